@@ -1,0 +1,411 @@
+"""Every knob: its type, unit, default and legal range, and what makes two runs the same run.
+
+The dataclasses are the schema that Hydra composes into; the yaml files of `conf/` choose values, the
+defaults stand here and nowhere else. `validate` checks one composed config, `identity` says what a
+run is, `flatten` gives the columns that tables and figures use.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple
+
+from stability.schema import KINDS, SITES
+
+GROUPS = ("norm", "norm_type", "init", "model", "data")
+"""Config groups: each option is one yaml in a folder of `conf/`."""
+
+AXES = ("norm", "norm_type", "init", "depth", "dtype", "seed")
+"""The short names that people sweep."""
+
+DTYPES = ("fp64", "fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "sigmoid", "identity", "swiglu")
+
+
+class ConfigError(Exception):
+    """A config that is refused: names the key, the value and what is legal. Exit code 2."""
+
+    def __init__(self, key: str, value: object, legal: str) -> None:
+        super().__init__(f"{key}={value}: {legal}")
+        self.key, self.value, self.legal = key, value, legal
+
+
+class Legal(NamedTuple):
+    """A legal range: a test, and the words for it."""
+
+    text: str
+    test: Callable[[Any], bool]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def at_least(low: float) -> Legal:
+    return Legal(f">= {low}", lambda v: _number(v) and v >= low)
+
+
+def above(low: float) -> Legal:
+    return Legal(f"> {low}", lambda v: _number(v) and v > low)
+
+
+def share(closed: bool = False) -> Legal:
+    if closed:
+        return Legal("0 to 1", lambda v: _number(v) and 0 <= v <= 1)
+    return Legal("0 <= value < 1", lambda v: _number(v) and 0 <= v < 1)
+
+
+def one_of(*names: object) -> Legal:
+    return Legal("one of " + ", ".join(map(str, names)), lambda v: v in names)
+
+
+def subset(names: tuple[str, ...]) -> Legal:
+    return Legal(
+        f"a list of distinct names out of {', '.join(names)}",
+        lambda v: len(v) > 0 and set(v) <= set(names) and len(set(v)) == len(v),
+    )
+
+
+def matches(pattern: str, text: str) -> Legal:
+    return Legal(text, lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None)
+
+
+def either(word: str, number: Legal) -> Legal:
+    return Legal(f"{word}, or a number {number.text}", lambda v: v == word or number.test(v))
+
+
+ANY = Legal("", lambda v: True)
+FLAG = Legal("true or false", lambda v: isinstance(v, bool))
+
+
+def knob(
+    default: Any, doc: str, legal: Legal = ANY, unit: str = "", identity: bool = True
+) -> Any:
+    """A config field: default, meaning, legal range, unit, and whether it is part of a run's identity."""
+    meta = {"doc": doc, "legal": legal, "unit": unit, "identity": identity}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata=meta)
+    return field(default=default, metadata=meta)
+
+
+@dataclass
+class Option:
+    """What an option of every group has."""
+
+    label: str = knob("", "name in legends", identity=False)
+    order: int = knob(0, "place in legends and in the colour order", identity=False)
+    build: dict[str, Any] = knob({}, "the class to build (_target_) and its arguments")
+
+
+@dataclass
+class Norm(Option):
+    pass
+
+
+@dataclass
+class NormType(Option):
+    eps: float = knob(1e-5, "added to the variance or mean square", at_least(0))
+
+
+@dataclass
+class Init(Option):
+    std: float = knob(0.02, "std of every weight matrix, for init=normal", at_least(0))
+    embed_std: float = knob(0.02, "std of token and position embeddings", at_least(0))
+
+
+@dataclass
+class Data(Option):
+    path: str | None = knob(None, "training data, for data=text and data=tokens", identity=False)
+    val_path: str | None = knob(
+        None, "validation data; without it the last tenth of the training data", identity=False
+    )
+    vocab: int | None = knob(None, "number of symbols, for data=markov and data=tokens", at_least(2))
+    pad_share: float = knob(0.0, "mean share of padding tokens in a sequence", share())
+
+
+@dataclass
+class Model:
+    width: int = knob(64, "width d of the residual stream", at_least(1), "features")
+    heads: int = knob(4, "attention heads", at_least(1))
+    context: int = knob(64, "tokens per sequence T", at_least(2), "tokens")
+    mlp_ratio: float = knob(4.0, "width of the MLP over the width of the model", above(0))
+    activation: str = knob("gelu", "the MLP's nonlinearity", one_of(*ACTIVATIONS))
+    position: str = knob("learned", "how positions enter", one_of("learned", "rope", "none"))
+    causal: bool = knob(True, "whether attention is causal", FLAG)
+    bias: bool = knob(True, "biases in linear layers and norms", FLAG)
+    tie_embeddings: bool = knob(True, "unembedding = embedding", FLAG)
+    dropout: float = knob(0.0, "dropout of embedding, attention and branches", share())
+    sublayers: str = knob(
+        "attn_mlp",
+        "sublayers of a block; linear and mlp have one",
+        one_of("attn_mlp", "linear", "mlp"),
+    )
+    vocab: Any = knob("auto", "rows of the embedding", either("auto", at_least(2)), "tokens")
+
+
+@dataclass
+class Train:
+    steps: int = knob(
+        150, "updates; 0 = one recorded pass at init", at_least(0), "steps", identity=False
+    )
+    batch_size: int = knob(8, "sequences per step", at_least(1), "sequences")
+    accumulate: int = knob(1, "parts a batch is split into", at_least(1))
+    optimizer: str = knob("adamw", "update rule", one_of("adamw", "adam", "sgd"))
+    lr: float = knob(1e-3, "peak learning rate", at_least(0))
+    schedule: str = knob(
+        "constant", "learning rate after warm-up", one_of("constant", "linear", "cosine")
+    )
+    warmup_steps: int = knob(0, "linear warm-up from 0", at_least(0), "steps")
+    weight_decay: float = knob(0.0, "weight decay of matrices and embeddings", at_least(0))
+    independent_weight_decay: bool = knob(
+        False, "decay by weight_decay * lr(t)/lr instead of weight_decay * lr(t)", FLAG
+    )
+    betas: list[float] = knob(
+        [0.9, 0.95],
+        "Adam's decay rates of the moments",
+        Legal("two numbers, each 0 <= value < 1", lambda v: len(v) == 2 and all(map(share().test, v))),
+    )
+    eps: float = knob(1e-8, "Adam's eps", at_least(0))
+    clip: float = knob(0.0, "largest gradient norm; 0 = no clipping", at_least(0))
+    state_dtype: str = knob(
+        "fp32",
+        "dtype of the optimizer's moments and arithmetic: at least fp32, or that of the parameter",
+        one_of("fp32", "param"),
+    )
+    eval_every: int = knob(
+        50, "steps between validations, 0 = at the end only", at_least(0), "steps"
+    )
+    eval_batches: int = knob(4, "batches per validation", at_least(1), "batches")
+    keep_checkpoint: bool = knob(
+        False, "keep checkpoint.pt when the run ends", FLAG, identity=False
+    )
+
+
+@dataclass
+class Record:
+    every: int = knob(10, "steps between recordings; the last step is always recorded", at_least(1), "steps")
+    kinds: list[str] = knob(list(KINDS), "what to record", subset(tuple(KINDS)))
+    sites: list[str] = knob(list(SITES), "where to record activations and gradients", subset(tuple(SITES)))
+    flush_every: int = knob(
+        50, "steps between writes to disk", at_least(1), "steps", identity=False
+    )
+
+
+@dataclass
+class Config:
+    norm: Norm = field(default_factory=Norm, metadata={"doc": "where the norm sits"})
+    norm_type: NormType = field(default_factory=NormType, metadata={"doc": "which norm it is"})
+    init: Init = field(default_factory=Init, metadata={"doc": "how weights are initialised"})
+    depth: int = knob(6, "blocks L", at_least(1), "blocks")
+    dtype: str = knob("fp32", "parameters, activations and gradients; amp_*: autocast", one_of(*DTYPES))
+    seed: int = knob(0, "seed of weights, batches and dropout", at_least(0))
+    model: Model = field(default_factory=Model, metadata={"doc": "shape of the GPT"})
+    data: Data = field(default_factory=Data, metadata={"doc": "what it is trained on"})
+    train: Train = field(default_factory=Train, metadata={"doc": "how it is trained"})
+    record: Record = field(default_factory=Record, metadata={"doc": "what is recorded, and when"})
+    loss_scale: Any = knob(
+        "none",
+        "factor on the loss",
+        Legal(
+            "none, dynamic, or a number > 0", lambda v: v in ("none", "dynamic") or above(0).test(v)
+        ),
+    )
+    device: str = knob(
+        "auto",
+        "auto = CUDA where there is one, else the CPU",
+        matches(r"auto|cpu|mps|cuda(:\d+)?", "auto, cpu, mps, cuda or cuda:N"),
+        identity=False,
+    )
+    threads: int = knob(1, "CPU threads of one run", at_least(1), "threads")
+    compile: bool = knob(False, "torch.compile each block", FLAG)
+    checkpointing: bool = knob(False, "recompute activations in the backward pass", FLAG)
+    tf32: bool = knob(False, "TF32 matrix products for fp32 on CUDA", FLAG)
+    out: str = knob("outputs", "folder of all sweeps", identity=False)
+    name: str | None = knob(
+        None,
+        "the sweep's folder below out; unset = a time stamp",
+        Legal(
+            "letters, digits, '.', '_', '-', at most 100, not starting with '.' or '-'",
+            lambda v: v is None or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", v) is not None,
+        ),
+        identity=False,
+    )
+    n_jobs: Any = knob(
+        "auto",
+        "runs at a time: one per GPU, or one per core / threads",
+        either("auto", at_least(1)),
+        "runs",
+        identity=False,
+    )
+    isolate: bool = knob(False, "a process of its own for each run", FLAG, identity=False)
+    allow: list[str] = knob(
+        [], "modules outside this package whose classes a yaml may build", identity=False
+    )
+    claim: dict[str, Any] = knob({}, "an experiment's claim and criterion", identity=False)
+
+
+class Knob(NamedTuple):
+    """One row of the help text."""
+
+    key: str
+    default: Any
+    doc: str
+    legal: Legal
+    unit: str
+    identity: bool
+
+
+def knobs(schema: type = Config, prefix: str = "") -> Iterator[Knob]:
+    """Every knob of the config, depth first, under its dotted name."""
+    for f in fields(schema):
+        key = prefix + f.name
+        if is_dataclass(f.type) and isinstance(f.type, type):
+            yield from knobs(f.type, key + ".")
+        else:
+            default = f.default_factory() if callable(f.default_factory) else f.default
+            m = f.metadata
+            yield Knob(key, default, m["doc"], m["legal"], m["unit"], m["identity"])
+
+
+KNOBS = {k.key: k for k in knobs()}
+
+
+def lookup(config: Mapping[str, Any], key: str) -> Any:
+    """The value under a dotted key of a nested config."""
+    value: Any = config
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def validate(config: Mapping[str, Any]) -> None:
+    """Check one composed and resolved config (plain containers) against every rule of this file.
+
+    Whatever needs the data, a class or a device is checked where that is built.
+
+    Raises:
+        ConfigError: for the first key that is unknown, out of range or at odds with another.
+    """
+    _refuse_unknown(config, Config, "")
+    for k in KNOBS.values():
+        value = lookup(config, k.key)
+        if not k.legal.test(value):
+            raise ConfigError(k.key, value, f"must be {k.legal.text}")
+    for group in GROUPS[:3] + GROUPS[4:]:
+        if "_target_" not in config[group]["build"]:
+            raise ConfigError(f"{group}.build", config[group]["build"], "needs a _target_")
+    _check_pairs(config)
+
+
+def _refuse_unknown(config: Mapping[str, Any], schema: type, prefix: str) -> None:
+    known = {f.name: f.type for f in fields(schema)}
+    for name, value in config.items():
+        if not prefix and name == "choices":
+            continue
+        if name not in known:
+            raise ConfigError(prefix + str(name), value, f"unknown key; known: {', '.join(known)}")
+        inner = known[name]
+        if is_dataclass(inner) and isinstance(inner, type):
+            _refuse_unknown(value, inner, f"{prefix}{name}.")
+
+
+def _check_pairs(config: Mapping[str, Any]) -> None:
+    model, train = config["model"], config["train"]
+    if model["sublayers"] == "attn_mlp":
+        width, heads = model["width"], model["heads"]
+        if width % heads:
+            raise ConfigError("model.heads", heads, f"must divide model.width={width}")
+        if model["position"] == "rope" and (width // heads) % 2:
+            raise ConfigError("model.position", "rope", f"needs an even head width, not {width // heads}")
+    elif model["position"] == "rope":
+        raise ConfigError("model.position", "rope", "needs model.sublayers=attn_mlp")
+    if round(model["mlp_ratio"] * model["width"]) < 1:
+        raise ConfigError("model.mlp_ratio", model["mlp_ratio"], "gives an MLP without units")
+    if train["warmup_steps"] > train["steps"]:
+        raise ConfigError(
+            "train.warmup_steps", train["warmup_steps"], f"must be <= train.steps={train['steps']}"
+        )
+    if train["accumulate"] > train["batch_size"]:
+        raise ConfigError(
+            "train.accumulate",
+            train["accumulate"],
+            f"must be <= train.batch_size={train['batch_size']}",
+        )
+    if config["device"] == "mps" and config["dtype"] == "fp64":
+        raise ConfigError("dtype", "fp64", "MPS has no fp64; use fp32, bf16 or fp16")
+
+
+def inert(config: Mapping[str, Any]) -> dict[str, str]:
+    """Keys that have no effect in this config, each with the reason.
+
+    A key that a user sets and that is inert in every run of a sweep is refused.
+    """
+    model, train = config["model"], config["train"]
+    found = {}
+    for key in ("norm_type.eps", "init.std", "data.path", "data.val_path", "data.vocab"):
+        group, name = key.split(".")
+        if name not in config[group]["build"]:
+            found[key] = f"{group}={config['choices'][group]} has no {name}"
+    if model["sublayers"] != "attn_mlp":
+        for name in ("heads", "causal"):
+            found[f"model.{name}"] = f"model.sublayers={model['sublayers']} has no attention"
+    if model["sublayers"] == "linear":
+        for name in ("mlp_ratio", "activation"):
+            found[f"model.{name}"] = "model.sublayers=linear has no MLP"
+    if train["optimizer"] == "sgd":
+        for name in ("betas", "eps"):
+            found[f"train.{name}"] = "train.optimizer=sgd has no moments"
+    if train["weight_decay"] == 0:
+        found["train.independent_weight_decay"] = "train.weight_decay is 0"
+    return found
+
+
+def identity(config: Mapping[str, Any], data_sha256: str) -> dict[str, Any]:
+    """What makes two runs the same run: the config less what only names, places or shows it.
+
+    The data count by their content, not by their path.
+    """
+    plain: dict[str, Any] = {"choices": dict(config["choices"]), "data_sha256": data_sha256}
+    for k in KNOBS.values():
+        if k.identity:
+            value = lookup(config, k.key)
+            if k.key.endswith(".build"):
+                hidden = {n for n in value if not KNOBS.get(k.key[:-5] + n, k).identity}
+                value = {n: v for n, v in value.items() if n not in hidden}
+            plain[k.key] = value
+    return plain
+
+
+def digest(identity: Mapping[str, Any]) -> str:
+    """Eight hex digits of an identity: a run's ``run`` column and the end of its folder's name."""
+
+    def canonical(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: canonical(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [canonical(v) for v in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as one row: ``norm`` is the chosen option, ``norm.label`` what belongs to it.
+
+    Lists become JSON text, so that every value is a scalar.
+    """
+    row: dict[str, Any] = dict(config["choices"])
+
+    def walk(node: Mapping[str, Any], prefix: str) -> None:
+        for name, value in node.items():
+            if isinstance(value, Mapping):
+                walk(value, f"{prefix}{name}.")
+            else:
+                row[prefix + name] = json.dumps(value) if isinstance(value, list) else value
+
+    walk({k: v for k, v in config.items() if k not in ("choices", "claim")}, "")
+    return row
