@@ -1,8 +1,8 @@
 """Every knob: its type, unit, default and legal range, and what makes two runs the same run.
 
-The dataclasses are the schema that Hydra composes into; the yaml files of `conf/` choose values, the
-defaults stand here and nowhere else. `validate` checks one composed config, `identity` says what a
-run is, `flatten` gives the columns that tables and figures use.
+The dataclasses are the schema that Hydra composes into; the yaml files of `conf/` choose values,
+the defaults stand here and nowhere else. `validate` checks one composed config, `identity` says
+what a run is, `flatten` gives the columns that tables and figures use.
 """
 
 import hashlib
@@ -81,10 +81,8 @@ ANY = Legal("", lambda v: True)
 FLAG = Legal("true or false", lambda v: isinstance(v, bool))
 
 
-def knob(
-    default: Any, doc: str, legal: Legal = ANY, unit: str = "", identity: bool = True
-) -> Any:
-    """A config field: default, meaning, legal range, unit, and whether it is part of a run's identity."""
+def knob(default: Any, doc: str, legal: Legal = ANY, unit: str = "", identity: bool = True) -> Any:
+    """A config field: default, meaning, legal range, unit, whether it makes a run another run."""
     meta = {"doc": doc, "legal": legal, "unit": unit, "identity": identity}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=meta)
@@ -122,7 +120,9 @@ class Data(Option):
     val_path: str | None = knob(
         None, "validation data; without it the last tenth of the training data", identity=False
     )
-    vocab: int | None = knob(None, "number of symbols, for data=markov and data=tokens", at_least(2))
+    vocab: int | None = knob(
+        None, "number of symbols, for data=markov and data=tokens", at_least(2)
+    )
     pad_share: float = knob(0.0, "mean share of padding tokens in a sequence", share())
 
 
@@ -166,7 +166,9 @@ class Train:
     betas: list[float] = knob(
         [0.9, 0.95],
         "Adam's decay rates of the moments",
-        Legal("two numbers, each 0 <= value < 1", lambda v: len(v) == 2 and all(map(share().test, v))),
+        Legal(
+            "two numbers, each 0 <= value < 1", lambda v: len(v) == 2 and all(map(share().test, v))
+        ),
     )
     eps: float = knob(1e-8, "Adam's eps", at_least(0))
     clip: float = knob(0.0, "largest gradient norm; 0 = no clipping", at_least(0))
@@ -186,9 +188,13 @@ class Train:
 
 @dataclass
 class Record:
-    every: int = knob(10, "steps between recordings; the last step is always recorded", at_least(1), "steps")
+    every: int = knob(
+        10, "steps between recordings; the last step is always recorded", at_least(1), "steps"
+    )
     kinds: list[str] = knob(list(KINDS), "what to record", subset(tuple(KINDS)))
-    sites: list[str] = knob(list(SITES), "where to record activations and gradients", subset(tuple(SITES)))
+    sites: list[str] = knob(
+        list(SITES), "where to record activations and gradients", subset(tuple(SITES))
+    )
     flush_every: int = knob(
         50, "steps between writes to disk", at_least(1), "steps", identity=False
     )
@@ -200,7 +206,9 @@ class Config:
     norm_type: NormType = field(default_factory=NormType, metadata={"doc": "which norm it is"})
     init: Init = field(default_factory=Init, metadata={"doc": "how weights are initialised"})
     depth: int = knob(6, "blocks L", at_least(1), "blocks")
-    dtype: str = knob("fp32", "parameters, activations and gradients; amp_*: autocast", one_of(*DTYPES))
+    dtype: str = knob(
+        "fp32", "parameters, activations and gradients; amp_*: autocast", one_of(*DTYPES)
+    )
     seed: int = knob(0, "seed of weights, batches and dropout", at_least(0))
     model: Model = field(default_factory=Model, metadata={"doc": "shape of the GPT"})
     data: Data = field(default_factory=Data, metadata={"doc": "what it is trained on"})
@@ -319,7 +327,9 @@ def _check_pairs(config: Mapping[str, Any]) -> None:
         if width % heads:
             raise ConfigError("model.heads", heads, f"must divide model.width={width}")
         if model["position"] == "rope" and (width // heads) % 2:
-            raise ConfigError("model.position", "rope", f"needs an even head width, not {width // heads}")
+            raise ConfigError(
+                "model.position", "rope", f"needs an even head width, not {width // heads}"
+            )
     elif model["position"] == "rope":
         raise ConfigError("model.position", "rope", "needs model.sublayers=attn_mlp")
     if round(model["mlp_ratio"] * model["width"]) < 1:

@@ -1,8 +1,8 @@
 """How weights are initialised: one rule per class, free of torch, used by the model and the theory.
 
-A rule gives the standard deviation of a weight matrix, never the draw: draws are standard normal and
-depend on the seed and the weight's name alone (see `stability.model`). Biases start at 0, norms at
-gamma = 1 and beta = 0, embeddings at ``init.embed_std`` whatever the rule.
+A rule gives the standard deviation of a weight matrix, never the draw: draws are standard normal
+and depend on the seed and the weight's name alone (see `stability.model`). Biases start at 0,
+norms at gamma = 1 and beta = 0, embeddings at ``init.embed_std`` whatever the rule.
 
 To add one: a class here or in a module of your own, and a yaml in ``init/``.
 """

@@ -1,14 +1,16 @@
 """Where the norm sits: one equation per class, and nothing else.
 
-A placement is called with the residual stream ``x``, the sublayer ``f`` and the norms ``norm`` that
-the block owns. It is plain Python, so the same line runs on tensors (the model), on covariances (the
-theory), on text (the catalogue, see `stability.algebra`) and on recorded calls (the tests).
+A placement is called with the residual stream ``x``, the sublayer ``f`` and the norms ``norm``
+that the block owns. It is plain Python, so the same line runs on tensors (the model), on
+covariances (the theory), on text (the catalogue, see `stability.algebra`) and on recorded calls
+(the tests).
 
 Which norms a block must own is read off the equation itself: ``norm(...)`` asks for ``norm``,
 ``norm.out(...)`` for a second one named ``norm.out``.
 
-To add one: a class here or in a module of your own, and a yaml in ``norm/`` with its label, its order
-in legends and ``build: {_target_: ...}``. It is built as ``cls(depth, layer, sublayer, **rest)``.
+To add one: a class here or in a module of your own, and a yaml in ``norm/`` with its label, its
+order in legends and ``build: {_target_: ...}``. It is built as
+``cls(depth, layer, sublayer, **rest)``.
 """
 
 from collections.abc import Callable

@@ -3,8 +3,8 @@
 A column added after data exists is dropped in silence when old and new files are read together, so
 the schema is complete from the first day and this is the only place that states it.
 
-Types are written as pyarrow spells them (``int64``, ``float64``, ``string``, ``bool``); ``key`` is a
-dictionary-encoded string. Every column may be null ("not measured") except those marked ``!``.
+Types are written as pyarrow spells them (``int64``, ``float64``, ``string``, ``bool``); ``key`` is
+a dictionary-encoded string. Every column may be null ("not measured") unless it is required.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ SITES = {
     "branch_in": "what the sublayer reads (head: after the final norm)",
     "branch_out": "what the sublayer returns (head: logits)",
     "resid_post": "residual stream after the sublayer (embedding: x_0)",
-    "scores": "attention logits q k / sqrt(K), unmasked entries, of the first sequences of the batch",
+    "scores": "attention logits q k / sqrt(K), unmasked entries, first sequences of the batch",
     "attn_rows": "entropy in nats of each row of the attention matrix, same sequences",
 }
 """Sites of activations. Rows about parameters carry the parameter's name in ``site`` instead."""
