@@ -1,0 +1,56 @@
+# On a fresh machine every target first makes .venv and installs the project into it.
+#   make demo                nine trainings on real text, then their figures
+#   make test                the test suite
+#   make lint                ruff and mypy, as pre-commit and CI run them
+#   make docs                rewrite the generated tables in docs/
+# PYTHON=python3.12 chooses the interpreter, VENV=path another place for the venv, and PIP_ARGS goes
+# to pip (an index with the CPU or CUDA build of PyTorch that you want, say).
+
+VENV := .venv
+PYTHON ?=
+PIP_ARGS ?=
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(INSTALLED)
+	$(RUN) -m stability.run -m norm=pre,post,none depth=6,24,96 name=demo
+	$(RUN) -m stability.plot outputs/demo
+	@echo "The figures are in $(CURDIR)/outputs/demo/figures"
+
+test: $(INSTALLED)
+	$(RUN) -m pytest
+
+lint: $(INSTALLED)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+
+docs: $(INSTALLED)
+	$(RUN) docs/render.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+
+# Made anew when a dependency changes; otherwise it costs nothing.
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -x $(RUN) || { python=$$($(find_python)) && echo "Making $(VENV) with $$python" && \
+		"$$python" -m venv $(VENV); }
+	$(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Hydra 1.3 does not start on Python 3.14.
+CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)
+define find_python
+for python in $(CANDIDATES); do \
+	"$$python" -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+		2>/dev/null && echo "$$python" && exit; \
+done; \
+echo "No Python 3.11, 3.12 or 3.13 that can make a venv was found (tried: $(CANDIDATES))." >&2; \
+echo "Install one (on Debian and Ubuntu python3-venv too) or name it: make PYTHON=PATH" >&2; exit 1
+endef
