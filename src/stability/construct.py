@@ -37,6 +37,10 @@ def is_allowed(target: str) -> bool:
     return any(".".join(parts[:n]) in _allowed for n in range(1, len(parts)))
 
 
+def _which_are_allowed() -> str:
+    return f"modules allowed: {', '.join(sorted(_allowed))}; add one with allow=[MODULE]"
+
+
 def resolve(target: str, key: str) -> type:
     """The class that a ``_target_`` names.
 
@@ -44,8 +48,7 @@ def resolve(target: str, key: str) -> type:
         ConfigError: not allowed, not importable, or not a class.
     """
     if not isinstance(target, str) or not is_allowed(target):
-        legal = f"modules allowed: {', '.join(sorted(_allowed))}; add one with allow=[MODULE]"
-        raise ConfigError(f"{key}._target_", target, legal)
+        raise ConfigError(f"{key}._target_", target, _which_are_allowed())
     module, _, name = target.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -53,6 +56,9 @@ def resolve(target: str, key: str) -> type:
         raise ConfigError(f"{key}._target_", target, f"cannot be imported ({error})") from error
     if not isinstance(found, type):
         raise ConfigError(f"{key}._target_", target, "must name a class")
+    home = f"{found.__module__}.{found.__qualname__}"
+    if not is_allowed(home):  # a module's imports are not its classes
+        raise ConfigError(f"{key}._target_", target, f"is {home}; {_which_are_allowed()}")
     return found
 
 
