@@ -77,6 +77,10 @@ def either(word: str, number: Legal) -> Legal:
     return Legal(f"{word}, or a number {number.text}", lambda v: v == word or number.test(v))
 
 
+def optional(legal: Legal) -> Legal:
+    return Legal(f"unset, or {legal.text}", lambda v: v is None or legal.test(v))
+
+
 ANY = Legal("", lambda v: True)
 FLAG = Legal("true or false", lambda v: isinstance(v, bool))
 
@@ -121,7 +125,7 @@ class Data(Option):
         None, "validation data; without it the last tenth of the training data", identity=False
     )
     vocab: int | None = knob(
-        None, "number of symbols, for data=markov and data=tokens", at_least(2)
+        None, "number of symbols, for data=markov and data=tokens", optional(at_least(2))
     )
     pad_share: float = knob(0.0, "mean share of padding tokens in a sequence", share())
 
@@ -235,9 +239,11 @@ class Config:
     name: str | None = knob(
         None,
         "the sweep's folder below out; unset = a time stamp",
-        Legal(
-            "letters, digits, '.', '_', '-', at most 100, not starting with '.' or '-'",
-            lambda v: v is None or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", v) is not None,
+        optional(
+            matches(
+                r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}",
+                "letters, digits, '.', '_', '-', at most 100, not starting with '.' or '-'",
+            )
         ),
         identity=False,
     )
