@@ -5,6 +5,7 @@ the defaults stand here and nowhere else. `validate` checks one composed config,
 what a run is, `flatten` gives the columns that tables and figures use.
 """
 
+import difflib
 import hashlib
 import json
 import math
@@ -41,7 +42,7 @@ class Legal(NamedTuple):
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def at_least(low: float) -> Legal:
@@ -73,8 +74,15 @@ def matches(pattern: str, text: str) -> Legal:
     return Legal(text, lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None)
 
 
+def whole(low: int) -> Legal:
+    return Legal(
+        f"a whole number >= {low}",
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= low,
+    )
+
+
 def either(word: str, number: Legal) -> Legal:
-    return Legal(f"{word}, or a number {number.text}", lambda v: v == word or number.test(v))
+    return Legal(f"{word} or {number.text}", lambda v: v == word or number.test(v))
 
 
 def optional(legal: Legal) -> Legal:
@@ -147,7 +155,7 @@ class Model:
         "sublayers of a block; linear and mlp have one",
         one_of("attn_mlp", "linear", "mlp"),
     )
-    vocab: Any = knob("auto", "rows of the embedding", either("auto", at_least(2)), "tokens")
+    vocab: Any = knob("auto", "rows of the embedding", either("auto", whole(2)), "tokens")
 
 
 @dataclass
@@ -250,11 +258,33 @@ class Config:
     n_jobs: Any = knob(
         "auto",
         "runs at a time: one per GPU, or one per core / threads",
-        either("auto", at_least(1)),
+        either("auto", whole(1)),
         "runs",
         identity=False,
     )
     isolate: bool = knob(False, "a process of its own for each run", FLAG, identity=False)
+    fail_fast: bool = knob(False, "stop the sweep at the first failed run", FLAG, identity=False)
+    shard: str | None = knob(
+        None,
+        "do every n-th run of the grid, from the i-th on: i/n",
+        optional(
+            Legal(
+                "i/n with 1 <= i <= n",
+                lambda v: (
+                    (m := re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", v)) is not None
+                    and int(m[1]) <= int(m[2])
+                ),
+            )
+        ),
+        identity=False,
+    )
+    lock_minutes: float = knob(
+        10.0,
+        "silence after which another command may take over a run",
+        above(0),
+        "minutes",
+        identity=False,
+    )
     allow: list[str] = knob(
         [], "modules outside this package whose classes a yaml may build", identity=False
     )
@@ -314,13 +344,23 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_pairs(config)
 
 
+def unknown(key: str, value: object) -> ConfigError:
+    """The refusal of a key that does not exist: names those that look like it."""
+    keys = (*GROUPS, *KNOBS)
+    last = key.rpartition(".")[2]
+    near = [k for k in keys if k.rpartition(".")[2] == last]
+    near += [k for k in difflib.get_close_matches(key, keys) if k not in near]
+    meant = f"did you mean {', '.join(near[:3])}?" if near else "--help lists every key"
+    return ConfigError(key, value, f"unknown key; {meant}")
+
+
 def _refuse_unknown(config: Mapping[str, Any], schema: type, prefix: str) -> None:
     known = {f.name: f.type for f in fields(schema)}
     for name, value in config.items():
         if not prefix and name == "choices":
             continue
         if name not in known:
-            raise ConfigError(prefix + str(name), value, f"unknown key; known: {', '.join(known)}")
+            raise unknown(f"{prefix}{name}", value)
         inner = known[name]
         if is_dataclass(inner) and isinstance(inner, type):
             _refuse_unknown(value, inner, f"{prefix}{name}.")
