@@ -33,7 +33,7 @@ CHOICES = {
 
 
 def composed(changes=None, **choices) -> dict:
-    """The config of a run as plain containers: defaults, the chosen options, then changes by key."""
+    """A run's config as plain containers: defaults, the chosen options, then changes by key."""
     choices = CHOICES | choices
     options = {g: OmegaConf.load(CONF / g / f"{o}.yaml") for g, o in choices.items()}
     merged = OmegaConf.merge(asdict(Config()), options.pop("model"), options)
