@@ -1,4 +1,4 @@
-"""Whatever lies in conf/ and experiments/ is complete: adding a yaml there is enough to be tested."""
+"""Whatever lies in conf/ and experiments/ is complete: a yaml there is found and tested."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,0 +1,91 @@
+"""Rewrites the tables in docs/*.md that come from the code: `make docs`. A test runs it dry.
+
+A table stands between `<!-- made from NAME -->` and `<!-- end -->`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import yaml
+
+from stability import construct
+from stability.algebra import equation
+from stability.config import KNOBS
+from stability.schema import KINDS, SITES, TABLES
+
+DOCS = Path(__file__).parent
+CONF = DOCS.parent / "conf"
+MARK = re.compile(r"(<!-- made from (?P<source>\S+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    """A markdown table; ``head`` names the columns, separated by bars."""
+    names = head.split("|")
+    lines = [names, ["---"] * len(names), *rows]
+    return "".join(
+        "| " + " | ".join(str(c).replace("|", "\\|").replace("``", "`") for c in line) + " |\n"
+        for line in lines
+    )
+
+
+def columns(name: str) -> str:
+    rows = ((f"`{c.name}`", c.type, "" if c.required else "yes", c.doc) for c in TABLES[name])
+    return table("column|type|may be null|meaning", rows)
+
+
+def names(known: dict[str, str]) -> str:
+    return table("name|meaning", ((f"`{name}`", doc) for name, doc in known.items()))
+
+
+def shown(default: object) -> str:
+    """A default as it would stand in a yaml."""
+    return "unset" if default is None else f"`{json.dumps(default)}`".replace('"', "")
+
+
+def knobs() -> str:
+    rows = (
+        (f"`{k.key}`", shown(k.default), k.unit, k.legal.text, k.doc)
+        for k in KNOBS.values()
+        if not k.key.endswith((".label", ".order", ".build"))
+    )
+    return table("key|default|unit|legal|meaning", rows)
+
+
+def options(group: str) -> str:
+    """The options of a group in the order of legends, with the first line of each class."""
+    found = [(yaml.safe_load(p.read_text()), p.stem) for p in (CONF / group).glob("*.yaml")]
+    rows = []
+    for option, name in sorted(found, key=lambda f: f[0]["order"]):
+        cls = construct.resolve(option["build"]["_target_"], f"{group}.build")
+        doc = (cls.__doc__ or "").strip().splitlines()[0]
+        cells = [f"`{name}`", option["label"], doc]
+        if group == "norm":
+            placement = cls(12, 0, "attn")
+            cells[2:] = [f"`{equation(placement)}`", "yes" if placement.final_norm else "", doc]
+        rows.append(cells)
+    head = "at L = 12|final norm|" if group == "norm" else ""
+    return table(f"option|in legends|{head}what it is", rows)
+
+
+SOURCES: dict[str, Callable[[], str]] = {
+    **{f"schema.{t}": lambda t=t: columns(t) for t in TABLES},
+    "schema.SITES": lambda: names(SITES),
+    "schema.KINDS": lambda: names(KINDS),
+    "config.KNOBS": knobs,
+    **{f"conf/{g}": lambda g=g: options(g) for g in ("norm", "norm_type", "init", "data")},
+}
+
+
+def render(text: str) -> str:
+    """The page with its tables made anew."""
+    return MARK.sub(lambda m: m[1] + SOURCES[m["source"]]() + m[3], text)
+
+
+if __name__ == "__main__":
+    for page in sorted(DOCS.glob("*.md")):
+        old = page.read_text()
+        if (new := render(old)) != old:
+            page.write_text(new)
+            print(f"rewrote {page.relative_to(DOCS.parent)}")
