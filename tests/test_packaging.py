@@ -1,0 +1,60 @@
+"""What an installed wheel carries."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+@pytest.mark.parametrize("folder", ["conf", "experiments"])
+def test_a_wheel_carries_every_config_and_experiment(wheel, folder):
+    files = {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob("*") if p.is_file()}
+    assert files
+    assert {f"stability/_{name}" for name in files} <= set(wheel.namelist())
+
+
+def test_a_wheel_carries_the_plugins_as_a_namespace_package(wheel):
+    plugins = [n for n in wheel.namelist() if n.startswith("hydra_plugins/")]
+    assert plugins
+    assert "hydra_plugins/__init__.py" not in plugins, "would hide other plugins from Hydra"
+
+
+def test_a_wheel_is_typed_and_carries_nothing_else(wheel):
+    names = wheel.namelist()
+    assert "stability/py.typed" in names
+    assert {n.split("/")[0].split("-")[0] for n in names} == {"stability", "hydra_plugins"}
+
+
+def test_commands_are_installed(wheel):
+    (entry,) = [n for n in wheel.namelist() if n.endswith("entry_points.txt")]
+    text = wheel.read(entry).decode()
+    for script, target in PROJECT["scripts"].items():
+        assert f"{script} = {target}" in text
+
+
+def test_every_dependency_has_an_exact_release_in_the_constraints():
+    def bare(name: str) -> str:
+        return re.split(r"[<>=\[; ]", name)[0].lower().replace("_", "-")
+
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)
+    needed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    assert {bare(n) for n in needed} <= {bare(line) for line in pinned}
