@@ -414,8 +414,8 @@ def inert(config: Mapping[str, Any]) -> dict[str, str]:
     if train["optimizer"] == "sgd":
         for name in ("betas", "eps"):
             found[f"train.{name}"] = "train.optimizer=sgd has no moments"
-    if train["weight_decay"] == 0:
-        found["train.independent_weight_decay"] = "train.weight_decay is 0"
+    if train["weight_decay"] == 0 or train["optimizer"] != "adamw":
+        found["train.independent_weight_decay"] = "it needs adamw and a train.weight_decay > 0"
     return found
 
 

@@ -20,6 +20,14 @@ class Column(NamedTuple):
     required: bool = False
 
 
+class Key(NamedTuple):
+    """Where in a network: 0-based block (embedding -1, head = depth), sublayer, site or parameter."""
+
+    layer: int
+    sublayer: str
+    name: str
+
+
 EMBED_LAYER = -1
 """``layer`` of the embedding; the head has ``layer = depth``."""
 
