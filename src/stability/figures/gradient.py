@@ -1,0 +1,54 @@
+"""Gradient with respect to the residual stream by layer: all tokens, median token, token 0."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from stability.figures.lines import BLOCKS, Lines, Quantity
+from stability.figures.select import COMMON, ends, over_seeds, require
+from stability.figures.style import drawn
+from stability.index import block_outputs, l2
+
+TABLE = "layers"
+COLUMNS = (
+    *(*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite"),
+    *("rms", "token_rms_median", "first_share", "model.width"),
+)
+WHERE = {"site": ["resid_post"], "kind": ["grad"]}
+STEPS = "ends"
+WHAT = "gradients recorded at resid_post"
+
+QUANTITIES = {
+    "all tokens": Quantity(r"$\|\delta_l\|$, all tokens"),
+    "median token": Quantity(r"$\|\delta_l\|$, median token"),
+    "share of token 0": Quantity(r"share of token 0 in $\|\delta_l\|^2$", False, (-0.03, 1.03)),
+}
+
+
+def data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Norms of delta_l = dLoss/dx_l.
+
+    ``all tokens``: L2 norm over batch, tokens and features; ``median token``: the median over
+    tokens of the token's L2 norm over features, token_rms_median * sqrt(d); ``share of token 0``:
+    the share of the sum of squares at position 0. Causal attention moves gradient there, so the
+    first hides what happens to the others.
+    """
+    rows = require(frame[frame["kind"] == "grad"], WHAT)
+    rows = require(block_outputs(rows), WHAT).rename(columns={"l": "x"})
+    per_token = rows["token_rms_median"] * rows["model.width"].pow(0.5)
+    values = [l2(rows), per_token, rows["first_share"]]
+    rows = ends(rows.assign(**dict(zip(QUANTITIES, values, strict=True))))
+    parts = []
+    for name in QUANTITIES:
+        centre = "median" if name == "share of token 0" else "geometric"
+        found = over_seeds(rows[rows[name].notna()], ["when", "x"], name, centre)
+        parts.append(found.assign(quantity=name))
+    return pd.concat(parts, ignore_index=True)
+
+
+@drawn
+def draw(frame: pd.DataFrame, width: float = 6.75, theory: pd.DataFrame | None = None) -> Figure:
+    """Three panels side by side; at init above the end."""
+    lines = Lines(
+        frame, QUANTITIES, BLOCKS, ["quantity"], ["when"], width, layers=True, theory=theory
+    )
+    return lines.close("geometric mean (share: median)")

@@ -1,0 +1,41 @@
+"""Size of an update against its weight, by layer."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from stability.figures.lines import BLOCKS, Lines, Quantity
+from stability.figures.select import COMMON, ends, matrices, over_seeds, require
+from stability.figures.style import drawn
+from stability.inits import ROLES
+
+TABLE = "layers"
+COLUMNS = (*COMMON, "layer", "site", "kind", "rms")
+WHERE = {"site": [*ROLES], "kind": ["weight", "update"]}
+STEPS = "ends"
+
+HEALTHY = 1e-3
+"""A rule of thumb for Adam, drawn as a guide (Karpathy, micrograd lectures, 2022)."""
+
+
+def data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rms of the step's change over rms of the weight it changed, for each weight matrix."""
+    rows = matrices(frame)
+    sizes = rows.pivot_table(
+        "rms", ["run", "step", "weight", "x"], "kind", observed=True, dropna=False
+    )
+    if not {"weight", "update"} <= set(sizes):
+        require(rows.iloc[:0], "weights and updates recorded (record.kinds, train.steps > 0)")
+    ratio = (sizes["update"] / sizes["weight"]).rename("ratio").dropna().reset_index()
+    kept = rows[rows["kind"] == "update"].merge(ratio, on=["run", "step", "weight", "x"])
+    kept.attrs = frame.attrs
+    kept = ends(require(kept, "updates recorded (record.kinds, train.steps > 0)"))
+    return over_seeds(kept, ["when", "weight", "x"], "ratio").assign(quantity="ratio")
+
+
+@drawn
+def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+    """A panel per weight; at init above the end."""
+    guide = [(HEALTHY, "$10^{-3}$")]
+    what = {"ratio": Quantity("rms update / rms weight", guides=lambda rows: guide)}
+    lines = Lines(frame, what, BLOCKS, ["weight"], ["when"], width, layers=True)
+    return lines.close("geometric mean")

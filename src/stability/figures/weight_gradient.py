@@ -1,0 +1,31 @@
+"""Gradient with respect to each weight matrix by layer."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from stability.figures.lines import BLOCKS, Lines, Quantity
+from stability.figures.select import COMMON, ends, matrices, over_seeds, require
+from stability.figures.style import drawn
+from stability.index import l2
+from stability.inits import ROLES
+
+TABLE = "layers"
+COLUMNS = (*COMMON, "layer", "site", "kind", "numel", "nonfinite", "rms")
+WHERE = {"site": [*ROLES], "kind": ["weight_grad"]}
+STEPS = "ends"
+
+
+def data(frame: pd.DataFrame) -> pd.DataFrame:
+    """L2 norm of dLoss/dW, before clipping, of each weight matrix W of each block."""
+    rows = matrices(frame[frame["kind"] == "weight_grad"])
+    rows = require(rows, "weight gradients recorded (record.kinds)")
+    rows = ends(rows.assign(norm=l2(rows)))
+    return over_seeds(rows, ["when", "weight", "x"], "norm").assign(quantity="norm")
+
+
+@drawn
+def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+    """A panel per weight; at init above the end."""
+    what = {"norm": Quantity(r"$\|\partial\mathcal{L}/\partial W\|$")}
+    lines = Lines(frame, what, BLOCKS, ["weight"], ["when"], width, layers=True)
+    return lines.close("geometric mean")
