@@ -1,0 +1,54 @@
+"""The sweeper ``grid``.
+
+Hydra imports every plugin at each start: the work is in `stability.grid`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+@dataclass
+class GridConf:
+    """Node of ``hydra/sweeper=grid``; `params` is an experiment's grid: key -> ``a,b`` or list."""
+
+    _target_: str = "hydra_plugins.stability_grid.GridSweeper"
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridConf)
+
+
+class GridSweeper(BasicSweeper):
+    """Every combination of the values given, each run once, in its own named folder."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        super().__init__(max_batch_size=None, params=params)
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Name the sweep before the launcher is made, which may place its own files by it."""
+        from stability import grid
+
+        self._named = config.name is not None
+        config.name = grid.name_of(config)
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Do the whole sweep.
+
+        Raises:
+            ConfigError: something is refused; nothing has been written.
+            Finished: the command's exit code is not 0.
+        """
+        from stability import grid
+
+        assert self.hydra_context is not None and self.config is not None
+        loader = self.hydra_context.config_loader
+        plan = grid.Plan(loader, self.config, self.params)
+        grid.run(plan.cells(arguments), self.launcher, self._named)

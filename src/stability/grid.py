@@ -1,0 +1,159 @@
+"""The sweep behind the Hydra sweeper ``grid``: from a command line to cells, and to their ends.
+
+What it finds out is handed on as overrides (``name``, ``hydra.sweep.subdir``), so that any launcher
+can run it; a launcher with an ``accept`` method gets the composed configs themselves.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from stability import compose, pool, progress, resume, summary, sweep, worker
+from stability.config import KNOBS, ConfigError
+from stability.pool import Outcome
+from stability.sweep import Cell
+
+MOST = 10_000
+"""Runs that a sweep may have: a typing error must not compose for days."""
+
+
+def name_of(config: DictConfig) -> str:
+    """The sweep's name: what the user or the experiment says, else a time stamp.
+
+    Raises:
+        ConfigError: it could leave the output folder, or is none.
+    """
+    if config.name is None:
+        return sweep.time_stamp()
+    legal = KNOBS["name"].legal
+    if not legal.test(config.name):
+        raise ConfigError("name", config.name, f"must be {legal.text}")
+    return str(config.name)
+
+
+class Plan:
+    """Composes, checks and names all runs of a command; writes nothing.
+
+    Args:
+        loader: composes.
+        config: composed without the grid, with the sweep's name.
+        params: the experiment's grid.
+    """
+
+    def __init__(self, loader: ConfigLoader, config: DictConfig, params: Mapping[str, Any]) -> None:
+        self._loader, self._config, self._params = loader, config, params
+        self._console = progress.console()
+
+    def cells(self, arguments: Sequence[str]) -> list[Cell]:
+        """The runs that the overrides on the command line ask for.
+
+        Raises:
+            ConfigError: for the first thing that is refused.
+        """
+        overrides = self._overrides(arguments)
+        swept = [key for key, o in overrides.items() if o.is_sweep_override()]
+        sweep.refuse_sweep(swept)
+        lines = _product(overrides)
+        configs = [self._compose(x) for x in progress.track(lines, "composing", self._console)]
+        hashes = sweep.check(configs, self._given(overrides))
+        cells = sweep.place(sweep.cells(configs, lines, hashes, swept))
+        pool.warm()
+        sweep.check_classes(cells)
+        return cells
+
+    def _overrides(self, arguments: Sequence[str]) -> dict[str, Override]:
+        """By key: what the command line says replaces what the experiment says."""
+        params = [f"{key}={_joined(value)}" for key, value in self._params.items()]
+        parser = OverridesParser.create(config_loader=self._loader)
+        parsed = parser.parse_overrides([*params, *arguments])
+        return {o.get_key_element().lstrip("+~"): o for o in parsed}
+
+    def _compose(self, line: Sequence[str]) -> dict[str, Any]:
+        cfg = self._loader.load_sweep_config(self._config, [*line, f"name='{self._config.name}'"])
+        HydraConfig.instance().set_config(cfg)
+        return compose.plain(cfg, cfg.hydra.runtime.choices)
+
+    def _given(self, overrides: Mapping[str, Override]) -> dict[str, Any]:
+        """Keys that the user set, on the command line or in the experiment, with their values."""
+        hydra = self._config.hydra
+        name = hydra.runtime.choices.experiments
+        content = compose.experiment(name, compose.trusted(hydra)) if name else {}
+        typed = {k: "..." if o.is_sweep_override() else o.value() for k, o in overrides.items()}
+        return compose.given(content) | compose.given(typed)
+
+
+def _joined(value: Any) -> Any:
+    return ",".join(map(str, value)) if OmegaConf.is_list(value) else value
+
+
+def _product(overrides: Mapping[str, Override]) -> list[tuple[str, ...]]:
+    """All combinations, the first key varying slowest."""
+    columns = [_values(key, override) for key, override in overrides.items()]
+    number = math.prod(map(len, columns))
+    if number > MOST:
+        raise ConfigError("grid", f"{number} runs", f"a sweep has at most {MOST}")
+    return list(itertools.product(*columns))
+
+
+def _values(key: str, override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    text = override.get_value_string()
+    if not override.is_discrete_sweep():
+        raise ConfigError(key, text, "a grid takes values and ranges")
+    values = list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
+    if not values:
+        raise ConfigError(key, text, "gives no value")
+    return [f"{override.get_key_element()}={value}" for value in values]
+
+
+def run(cells: Sequence[Cell], launcher: Any, named: bool) -> None:
+    """Run what is not finished yet, and say how all of it ended.
+
+    Raises:
+        Finished: the command's exit code is not 0.
+    """
+    console = progress.console()
+    waiting = sweep.waiting(cells)
+    summary.announce(cells, waiting, console)
+    outcomes = _launch(waiting, launcher, console) if waiting else {}
+    signal = getattr(launcher, "signal", None)
+    summary.conclude(cells, outcomes, named, signal, console)
+
+
+def _launch(cells: Sequence[Cell], launcher: Any, console: Console) -> dict[str, Outcome]:
+    jobs = [
+        [*c.overrides, f"name='{c.config['name']}'", f"hydra.sweep.subdir='{c.folder.name}'"]
+        for c in cells
+    ]
+    if hasattr(launcher, "accept"):
+        with progress.Display(cells, console) as display:
+            launcher.accept(cells, display)
+            results = launcher.launch(jobs, 0)
+    else:
+        try:
+            results = launcher.launch(jobs, 0)
+        except Exception as error:  # some launchers lose everything with one killed job
+            results = [JobReturn(status=JobStatus.FAILED, _return_value=error) for _ in cells]
+    return {cell.run: _outcome(cell, r) for cell, r in zip(cells, results, strict=True)}
+
+
+def _outcome(cell: Cell, result: JobReturn) -> Outcome:
+    """How a job ended; what it wrote itself counts for more than what its launcher says."""
+    if result.status == JobStatus.COMPLETED and isinstance(result.return_value, Outcome):
+        return result.return_value
+    cause = worker.cause(result._return_value)
+    resume.settle(cell.folder, "failed", cause, cell.config["lock_minutes"])
+    info = resume.read(cell.folder)
+    if info is not None and resume.is_finished(info, cell.config):
+        return Outcome("done", info)
+    return Outcome("failed", info, cause)

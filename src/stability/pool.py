@@ -1,0 +1,261 @@
+"""Runs in worker processes: one event loop in the parent, one pipe to each worker.
+
+A worker that fails or dies is replaced, and costs its own run only. (Pebble's ProcessPool survives
+killed workers too, but its workers share one channel: it could not give each a GPU of its own, pass
+on the numbers of a step, or ask one to stop politely, and that is most of what this file does.)
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+from stability import resume, worker
+from stability.lock import LOST
+from stability.sweep import Cell
+
+PATIENCE = 0.5
+"""Seconds between looks at whether a signal has come."""
+
+PRELOADED = ["torch", "stability.job", "stability.worker"]
+STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, as its parent sees it."""
+
+    kind: str
+    """done, failed, interrupted, held (claimed elsewhere) or waiting (never started)."""
+    info: dict[str, Any] | None = None
+    """The content of run.json."""
+    cause: str = ""
+
+
+class Watcher(Protocol):
+    """What wants to know how the runs get on."""
+
+    def started(self, cell: Cell) -> None: ...
+    def report(self, cell: Cell, row: dict[str, Any]) -> None: ...
+    def ended(self, cell: Cell, outcome: Outcome) -> None: ...
+
+
+def context() -> Any:
+    """A forkserver with torch loaded, so that a worker starts in milliseconds; else spawn."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    chosen = multiprocessing.get_context("forkserver")
+    chosen.set_forkserver_preload(PRELOADED)
+    return chosen
+
+
+def warm() -> None:
+    """Let the forkserver load torch while the parent still checks the grid."""
+    if context().get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
+
+
+class Seat:
+    """A place for one worker process at a time."""
+
+    def __init__(self, setup: worker.Setup) -> None:
+        self.cell: Cell | None = None
+        self.pipe: Connection | None = None
+        self._setup = setup
+        self._process: BaseProcess | None = None
+
+    def begin(self, cell: Cell) -> None:
+        """Give the worker a run; a new worker where there is none or it has died."""
+        self.cell = cell
+        try:
+            self._send(cell)
+        except OSError:  # it died while it was idle
+            self.dismiss()
+            self._send(cell)
+
+    def _send(self, cell: Cell) -> None:
+        if self.pipe is None:
+            self.pipe, far = context().Pipe()
+            self._process = context().Process(target=worker.serve, args=(far, self._setup))
+            self._process.start()
+            far.close()
+        self.pipe.send((cell.config, cell.folder))
+
+    def hear(self) -> tuple[str, Any]:
+        """The worker's next word; when its end of the pipe is closed, how it died."""
+        assert self.pipe is not None
+        try:
+            word, value = self.pipe.recv()
+        except (EOFError, OSError):
+            return "failed", last_words(self.dismiss())
+        return word, value
+
+    def terminate(self) -> None:
+        """Ask the run to stop: it writes a checkpoint first."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def dismiss(self, wait: float = 10.0) -> int | None:
+        """End the worker, by force if it does not go within `wait` seconds; its exit code."""
+        if self.pipe is None or self._process is None:
+            return None
+        self.pipe.close()
+        self._process.join(wait)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        code = self._process.exitcode
+        self.pipe = self._process = None
+        return code
+
+
+def last_words(code: int | None) -> str:
+    """What an exit code tells of a process that said nothing."""
+    if code == LOST:
+        return "another command took over its claim"
+    if code is None or code >= 0:
+        return f"its process ended with exit code {code}"
+    name = signal.Signals(-code).name
+    memory = "; was the machine out of memory?" if -code == signal.SIGKILL else ""
+    return f"its process was killed ({name}{memory})"
+
+
+class Pool:
+    """Executes cells on seats.
+
+    Args:
+        setups: one for each worker that may live at a time.
+        watcher: is told of starts, steps and ends.
+        config: says ``isolate`` (a new process for each run) and ``fail_fast`` (stop everything at
+            the first failure).
+    """
+
+    def __init__(
+        self, setups: Sequence[worker.Setup], watcher: Watcher, config: Mapping[str, Any]
+    ) -> None:
+        self._seats = [Seat(setup) for setup in setups]
+        self._watcher = watcher
+        self._isolate, self._fail_fast = config["isolate"], config["fail_fast"]
+        self._stopping = False
+        self.signals: list[int] = []
+        """Signals that asked the sweep to stop."""
+        self.outcomes: dict[str, Outcome] = {}
+        """Ends, by the cell's hash; a cell that was never started has none."""
+
+    def run(self, cells: Sequence[Cell]) -> None:
+        """Execute all cells; ends early on a signal, or on a failure under `fail_fast`."""
+        queue = deque(cells)
+        with self._heeding_signals():
+            try:
+                while (queue or self._busy()) and not self._must_stop():
+                    for seat in self._seats:
+                        if queue and seat.cell is None:
+                            cell = queue.popleft()
+                            seat.begin(cell)
+                            self._watcher.started(cell)
+                    self._listen()
+            finally:
+                self._stop()
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        before = {n: signal.signal(n, lambda n, _: self.signals.append(n)) for n in STOPS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _must_stop(self) -> bool:
+        failed = any(outcome.kind == "failed" for outcome in self.outcomes.values())
+        return bool(self.signals) or (self._fail_fast and failed)
+
+    def _busy(self) -> list[Seat]:
+        return [seat for seat in self._seats if seat.cell is not None]
+
+    def _listen(self) -> None:
+        seats = {seat.pipe: seat for seat in self._busy() if seat.pipe is not None}
+        for pipe in wait(list(seats), timeout=PATIENCE):
+            seat = seats[pipe]  # type: ignore[index]
+            assert seat.cell is not None
+            word, value = seat.hear()
+            if word == "report":
+                self._watcher.report(seat.cell, value)
+            else:
+                self._end(seat, word, value)
+
+    def _end(self, seat: Seat, word: str, value: Any) -> None:
+        cell, seat.cell = seat.cell, None
+        assert cell is not None
+        if word == "done":
+            status = value["status"]
+            kind = status if status in ("failed", "interrupted") else "done"
+            outcome = Outcome(kind, value, value["error"] or "")
+        elif word == "held":
+            outcome = Outcome("held", cause=value)
+        else:
+            seat.dismiss()
+            kind = "interrupted" if self._stopping else "failed"
+            resume.settle(cell.folder, kind, value, cell.config["lock_minutes"])
+            outcome = Outcome(kind, resume.read(cell.folder), value)
+        if self._isolate:
+            seat.dismiss()
+        self.outcomes[cell.run] = outcome
+        self._watcher.ended(cell, outcome)
+
+    def _stop(self) -> None:
+        """Ask what still runs to stop, wait for its checkpoints, and end all workers."""
+        self._stopping = True
+        for seat in self._busy():
+            seat.terminate()
+        patience = time.monotonic() + worker.GRACE
+        asked = len(self.signals)
+        while self._busy() and time.monotonic() < patience and len(self.signals) < asked + 1:
+            self._listen()
+        for seat in self._busy():
+            seat.dismiss(wait=0)
+            self._end(seat, "failed", "it did not stop in time")
+        for seat in self._seats:
+            seat.dismiss()
+
+
+def cores() -> int:
+    """CPU cores that this process may use; a container's quota counts."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return usable or 1
+    limit = usable if quota == "max" else max(1, int(quota) // int(period))
+    return min(usable or 1, limit or 1)
+
+
+def setups(cells: Sequence[Cell], trusted: Sequence[Path]) -> list[worker.Setup]:
+    """One setup for each worker that may live at a time: one per GPU, or one per core / threads."""
+    config = cells[0].config
+    wanted, device = config["n_jobs"], config["device"]
+    gpus: list[str] = _gpus() if device in ("auto", "cuda") else []
+    threads = max(cell.config["threads"] for cell in cells)
+    fitting = len(gpus) or (max(1, cores() // threads) if device in ("auto", "cpu") else 1)
+    number = min(fitting if wanted == "auto" else wanted, len(cells))
+    own = [gpus[i % len(gpus)] if gpus else None for i in range(number)]
+    return [worker.Setup(tuple(trusted), gpu) for gpu in own]
+
+
+def _gpus() -> list[str]:
+    """The GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` would name them one by one."""
+    import torch
+
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return names.split(",")[:count] if names else [str(i) for i in range(count)]

@@ -1,0 +1,109 @@
+"""What lies in a sweep's folder already: which runs are done, which may go on, which are others.
+
+Read from ``run.json`` alone, which a run rewrites atomically. The run itself decides what happens
+inside its folder; this decides whether it is started.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stability import lock
+from stability.config import ConfigError
+from stability.schema import CONFIG_FILE, RUN_FILE
+
+Info = dict[str, Any]
+"""The content of a run.json."""
+
+SHOWN = 4
+"""Differences named before the rest is counted."""
+
+
+def read(folder: Path) -> Info | None:
+    """The run's own account, or nothing where none can be read."""
+    try:
+        info = json.loads((folder / RUN_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return info if isinstance(info, dict) and {"status", "identity"} <= info.keys() else None
+
+
+def is_finished(info: Info, config: Mapping[str, Any]) -> bool:
+    """Whether nothing is left to do: diverged, or completed with all the steps now asked for."""
+    steps = config["train"]["steps"]
+    return info["status"] == "diverged" or (
+        info["status"] == "completed" and info["steps_done"] >= steps
+    )
+
+
+def settle(folder: Path, status: str, error: str, minutes: float) -> None:
+    """Say in run.json what became of a run that died before it could say so itself."""
+    with suppress(lock.Held), lock.claim(folder, minutes):
+        info = read(folder)
+        if info is None or info["status"] != "running":
+            return
+        info |= {
+            "status": status,
+            "outcome": f"{status}: {error}",
+            "error": error,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        hidden = folder / f".{RUN_FILE}.{os.getpid()}"
+        with hidden.open("w") as file:
+            json.dump(info, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(folder / RUN_FILE)
+
+
+def existing(sweep: Path) -> dict[str, tuple[str, Path]]:
+    """Runs in a sweep's folder: hash -> (label, folder)."""
+    found = {}
+    for path in sorted(sweep.glob("*/")):
+        if name := re.fullmatch(r"(?:(.*)_)?([0-9a-f]{8})", path.name):
+            found[name[2]] = (name[1] or "", path)
+    return found
+
+
+def refuse_other(identity: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a folder that holds a run other than the one asked for.
+
+    Raises:
+        ConfigError: it does; names what differs.
+    """
+    info = read(folder)
+    if info is None:
+        return
+    there = info["identity"]
+    asked = json.loads(json.dumps(identity))
+    if there != asked:
+        raise ConfigError(
+            "name", config["name"], f"{folder} holds another run: {_list(there, asked)}"
+        )
+    now = config["train"]["steps"]
+    if config["train"]["schedule"] != "constant" and (before := _steps(folder)) != now:
+        legal = f"{folder} ran with {before}, and train.schedule depends on it: give another name"
+        raise ConfigError("train.steps", now, legal)
+
+
+def _steps(folder: Path) -> int:
+    steps: int = yaml.safe_load((folder / CONFIG_FILE).read_text())["train"]["steps"]
+    return steps
+
+
+def _list(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    absent = "(none)"
+    changes = [
+        f"{key} is {there.get(key, absent)} there, {asked.get(key, absent)} here"
+        for key in sorted(there.keys() | asked.keys())
+        if there.get(key, absent) != asked.get(key, absent)
+    ]
+    more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
+    return "; ".join(changes[:SHOWN]) + more

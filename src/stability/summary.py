@@ -1,0 +1,115 @@
+"""The words at the beginning and at the end of a sweep, and the exit code."""
+
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from stability import index, resume
+from stability.pool import Outcome
+from stability.progress import COLOURS
+from stability.schema import LOG_FILE
+from stability.sweep import Cell
+
+FAILED = 1
+
+NUMBERS = {
+    "final_loss": "final loss",
+    "variance_growth": "variance growth",
+    "grad_ratio": "gradient ratio",
+    "grad_ratio_median": "median token's",
+}
+"""Columns of the final table: ratios over depth of variance and of gradient."""
+
+
+class Finished(Exception):
+    """The sweep is over and its exit code is not 0."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+def announce(cells: Sequence[Cell], waiting: Sequence[Cell], console: Console) -> None:
+    """How many runs there are, and how many are done already."""
+    infos = [resume.read(cell.folder) for cell in waiting]
+    begun = [info["status"] for info in infos if info is not None]
+    parts = [f"{len(cells)} run{'s' * (len(cells) != 1)}"]
+    if done := len(cells) - len(waiting):
+        shard = cells[0].config["shard"]
+        parts.append(f"{done} done already" if shard is None else f"{done} done or of other shards")
+    if begun:
+        parts.append(f"{len(begun)} to continue ({begun.count('failed')} had failed)")
+    console.print(f"{cells[0].folder.parent}: {', '.join(parts)}", highlight=False)
+
+
+def conclude(
+    cells: Sequence[Cell],
+    outcomes: Mapping[str, Outcome],
+    named: bool,
+    stopped: int | None,
+    console: Console,
+) -> None:
+    """Print what became of every run, and how to go on.
+
+    Args:
+        cells: all runs of the sweep.
+        outcomes: by hash, for those that this command has started.
+        named: whether the user chose the sweep's name.
+        stopped: the signal that ended the sweep, if one did.
+        console: where to print.
+
+    Raises:
+        Finished: a run has failed, or the sweep was stopped.
+    """
+    sweep = cells[0].folder.parent
+    if any((cell.folder / "run.json").exists() for cell in cells):
+        console.print(_table(cells, index.index(sweep).set_index("run")))
+    failed = [c for c in cells if c.run in outcomes and outcomes[c.run].kind == "failed"]
+    if failed:
+        console.print(_failures(failed, outcomes))
+    for cell in cells:
+        if cell.run in outcomes and outcomes[cell.run].kind == "held":
+            console.print(f"{escape(cell.title)} {escape(outcomes[cell.run].cause)}")
+    console.print(f"files:   {escape(str(sweep))}", soft_wrap=True, highlight=False)
+    console.print(f"figures: python -m stability.plot {shlex.quote(str(sweep))}", soft_wrap=True)
+    if not named:
+        typed = [a for a in sys.argv[1:] if a not in ("-m", "--multirun")]
+        again = shlex.join([*typed, f"name={sweep.name}"])
+        console.print(f"resume:  python -m stability.run {again}", soft_wrap=True, markup=False)
+    if stopped is not None:
+        raise Finished(128 + (stopped if stopped == signal.SIGINT else signal.SIGTERM))
+    if failed:
+        raise Finished(FAILED)
+
+
+def _table(cells: Sequence[Cell], runs: pd.DataFrame) -> Table:
+    table = Table("run", "status", box=None, pad_edge=False)
+    for column in NUMBERS.values():
+        table.add_column(column, justify="right")
+    for cell in cells:
+        if cell.run not in runs.index:
+            table.add_row(escape(cell.folder.name), "not started", *["-"] * len(NUMBERS))
+            continue
+        row = runs.loc[cell.run]
+        status = f"[{COLOURS.get(row['status'], 'white')}]{row['status']}[/]"
+        table.add_row(escape(cell.folder.name), status, *[_number(row[key]) for key in NUMBERS])
+    return table
+
+
+def _number(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:.4g}"
+
+
+def _failures(cells: Sequence[Cell], outcomes: Mapping[str, Outcome]) -> Table:
+    table = Table("failed run", "cause", "log", box=None, pad_edge=False)
+    for cell in cells:
+        log = cell.folder / LOG_FILE
+        table.add_row(escape(cell.title), escape(outcomes[cell.run].cause), escape(str(log)))
+    return table

@@ -1,0 +1,193 @@
+"""A grid of composed configs becomes runs: checked, named, and told apart from what lies on disk.
+
+Everything is checked before anything is written, the cheap rules for the whole grid first. Knows
+neither Hydra nor how runs are launched.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from stability import construct, data, resume
+from stability.config import (
+    GROUPS,
+    KNOBS,
+    ConfigError,
+    digest,
+    flatten,
+    identity,
+    inert,
+    unknown,
+    validate,
+)
+
+NAME_LENGTH = 100
+"""Characters that the name of a run's folder may have, on every file system."""
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    config: Config
+    """Nested and resolved, with the chosen options."""
+    identity: dict[str, Any]
+    run: str
+    """Hash of the identity."""
+    label: str
+    """What varies: ``norm-pre_depth-6``; empty where nothing does."""
+    folder: Path
+    overrides: tuple[str, ...]
+    """What makes Hydra compose it again."""
+
+    @property
+    def title(self) -> str:
+        """Its name for people: what varies, or the hash."""
+        return self.label or self.run
+
+
+def time_stamp() -> str:
+    """A name for an unnamed sweep that two commands in one second do not share."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def refuse_sweep(keys: Iterable[str]) -> None:
+    """Refuse a grid over what does not tell runs apart.
+
+    Raises:
+        ConfigError: for the first such key.
+    """
+    for key in keys:
+        if key == "experiments":
+            raise ConfigError(key, "a,b", "takes one; give each experiment a command of its own")
+        knob = next((k for k in KNOBS.values() if f"{key}.".startswith(f"{k.key}.")), None)
+        if knob is None and key not in GROUPS:
+            raise unknown(key, "a,b")
+        if knob is not None and not knob.identity and not key.startswith("data."):
+            raise ConfigError(key, "a,b", "takes one value: it is no part of a run's identity")
+
+
+def check(configs: Sequence[Config], given: Mapping[str, Any]) -> list[str]:
+    """Check every config by the rules of `config` and against its data; hashes of the data.
+
+    Args:
+        configs: all cells of the grid.
+        given: keys that the user set, with their values.
+
+    Raises:
+        ConfigError: for the first thing that is refused.
+    """
+    for config in configs:
+        validate(config)
+        construct.allow(*config["allow"])
+    reasons = [inert(config) for config in configs]
+    for key, value in given.items():
+        if all(key in reason for reason in reasons):
+            raise ConfigError(key, value, f"has no effect: {reasons[0][key]}")
+    _check_out(configs[0])
+    return [data.source(config).sha256 for config in configs]
+
+
+def _check_out(config: Config) -> None:
+    """Whether the sweep's folder can be made and written to, without making it."""
+    folder = Path(config["out"]) / (config["name"] or "")
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, ValueError) as error:
+        raise ConfigError("out", config["out"], f"cannot be a folder ({error})") from error
+    if not writable:
+        legal = "is not writable" if folder.is_dir() else "is no folder"
+        raise ConfigError("out", config["out"], f"{folder} {legal}")
+
+
+def cells(
+    configs: Sequence[Config],
+    overrides: Sequence[Sequence[str]],
+    hashes: Sequence[str],
+    swept: Sequence[str],
+) -> list[Cell]:
+    """Name the runs; configs with one identity are one run.
+
+    Args:
+        configs: checked configs, all with the sweep's name.
+        overrides: what composes each.
+        hashes: SHA-256 of each one's data.
+        swept: keys that were given several values, in the order given.
+    """
+    made: dict[str, tuple[Config, dict[str, Any], tuple[str, ...]]] = {}
+    for config, line, sha256 in zip(configs, overrides, hashes, strict=True):
+        what = identity(config, sha256)
+        made.setdefault(digest(what), (config, what, tuple(line)))
+    rows = {run: flatten(config) for run, (config, _, _) in made.items()}
+    varying = [key for key in swept if len({_text(row[key]) for row in rows.values()}) > 1]
+    names = {key: _short(key, varying) for key in varying}
+    found = []
+    for run, (config, what, line) in made.items():
+        label = "_".join(f"{names[k]}-{_text(rows[run][k])}" for k in varying)
+        label = label[: NAME_LENGTH - len(run) - 1].rstrip("-._")
+        sweep = Path(config["out"]) / config["name"]
+        folder = sweep / (f"{label}_{run}" if label else run)
+        found.append(Cell(config, what, run, label, folder, line))
+    return found
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """The last part of a dotted key, unless another key ends the same."""
+    last = key.rpartition(".")[2]
+    return last if sum(k.rpartition(".")[2] == last for k in keys) == 1 else key
+
+
+def _text(value: Any) -> str:
+    """A value as a piece of a file name: letters, digits, '.', '_' and '-' only."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", str(value)).strip("-") or "empty"
+
+
+def check_classes(cells: Sequence[Cell]) -> None:
+    """Check what only the classes and the device can tell; imports torch.
+
+    Raises:
+        ConfigError: an option cannot be built, or there is no such device.
+    """
+    from stability import build
+
+    for cell in cells:
+        build.check(cell.config)
+
+
+def place(cells: Sequence[Cell]) -> list[Cell]:
+    """Put each cell into the folder it has on disk already, under whatever label.
+
+    Raises:
+        ConfigError: the sweep's folder holds another run under a cell's hash or label.
+    """
+    there = resume.existing(cells[0].folder.parent)
+    asked = {cell.run for cell in cells}
+    others = {label: path for run, (label, path) in there.items() if run not in asked}
+    placed = []
+    for cell in cells:
+        if cell.run in there:
+            cell = replace(cell, folder=there[cell.run][1])
+            resume.refuse_other(cell.identity, cell.config, cell.folder)
+        elif cell.label in others:
+            resume.refuse_other(cell.identity, cell.config, others[cell.label])
+        placed.append(cell)
+    return placed
+
+
+def waiting(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with something left to do: those of this shard that are not finished."""
+    shard = cells[0].config["shard"]
+    if shard is not None:
+        i, n = map(int, shard.split("/"))
+        cells = cells[i - 1 :: n]
+    infos = [(cell, resume.read(cell.folder)) for cell in cells]
+    return [c for c, info in infos if info is None or not resume.is_finished(info, c.config)]
