@@ -13,9 +13,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from stability import choices, construct, data, worker
-from stability.config import GROUPS, Config, ConfigError, digest, identity
+from stability.arguments import OPTION
+from stability.config import GROUPS, Config, ConfigError, digest, identity, unknown
 from stability.lock import Held
 from stability.pool import Outcome
+from stability.refusal import one_of
 
 Experiment = dict[str, Any]
 
@@ -43,7 +45,7 @@ def experiment(name: str, extra: Sequence[Path] = ()) -> Experiment:
     """
     known = choices.experiments(extra)
     if name not in known:
-        raise ConfigError("experiments", name, f"must be one of {', '.join(sorted(known))}")
+        raise ConfigError("experiments", name, one_of(name, sorted(known)))
     try:
         content = yaml.safe_load(known[name].read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -94,11 +96,12 @@ def plain(cfg: DictConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
         if OmegaConf.is_config(value):
             value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
         config[key] = value
+    if "choices" in config:
+        raise unknown("choices", config["choices"])
     config["choices"] = {group: chosen.get(group) for group in GROUPS}
     for group, option in config["choices"].items():
-        if not isinstance(option, str):
-            names = choices.options(group)
-            raise ConfigError(group, option, f"must be one of {', '.join(names)}")
+        if not isinstance(option, str) or not OPTION.fullmatch(option):
+            raise ConfigError(group, option, f"must be one of {', '.join(choices.options(group))}")
     return config
 
 

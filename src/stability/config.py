@@ -26,6 +26,10 @@ DTYPES = ("fp64", "fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "sigmoid", "identity", "swiglu")
 
 
+LARGEST = 2**63 - 1
+"""Largest whole number that tables and tensors hold."""
+
+
 class ConfigError(Exception):
     """A config that is refused: names the key, the value and what is legal. Exit code 2."""
 
@@ -161,7 +165,7 @@ class Model:
 @dataclass
 class Train:
     steps: int = knob(
-        150, "updates; 0 = one recorded pass at init", at_least(0), "steps", identity=False
+        200, "updates; 0 = one recorded pass at init", at_least(0), "steps", identity=False
     )
     batch_size: int = knob(8, "sequences per step", at_least(1), "sequences")
     accumulate: int = knob(1, "parts a batch is split into", at_least(1))
@@ -336,6 +340,8 @@ def validate(config: Mapping[str, Any]) -> None:
     _refuse_unknown(config, Config, "")
     for k in KNOBS.values():
         value = lookup(config, k.key)
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ConfigError(k.key, value, "must fit into 64 bits")
         if not k.legal.test(value):
             raise ConfigError(k.key, value, f"must be {k.legal.text}")
     for group in GROUPS[:3] + GROUPS[4:]:
@@ -389,6 +395,14 @@ def _check_pairs(config: Mapping[str, Any]) -> None:
             "train.accumulate",
             train["accumulate"],
             f"must be <= train.batch_size={train['batch_size']}",
+        )
+    if config["compile"] and config["checkpointing"]:
+        raise ConfigError("checkpointing", True, "a compiled block plans its own recomputation")
+    if config["compile"] and train["batch_size"] % train["accumulate"]:
+        raise ConfigError(
+            "train.accumulate",
+            train["accumulate"],
+            f"must divide train.batch_size={train['batch_size']} with compile=true",
         )
     if config["device"] == "mps" and config["dtype"] == "fp64":
         raise ConfigError("dtype", "fp64", "MPS has no fp64; use fp32, bf16 or fp16")

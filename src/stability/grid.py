@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -60,12 +61,12 @@ class Plan:
             ConfigError: for the first thing that is refused.
         """
         overrides = self._overrides(arguments)
-        swept = [key for key, o in overrides.items() if o.is_sweep_override()]
+        swept = {k: o.get_value_string() for k, o in overrides.items() if o.is_sweep_override()}
         sweep.refuse_sweep(swept)
         lines = _product(overrides)
         configs = [self._compose(x) for x in progress.track(lines, "composing", self._console)]
         hashes = sweep.check(configs, self._given(overrides))
-        cells = sweep.place(sweep.cells(configs, lines, hashes, swept))
+        cells = sweep.place(sweep.cells(configs, lines, hashes, list(swept)))
         pool.warm()
         sweep.check_classes(cells)
         return cells
@@ -87,7 +88,8 @@ class Plan:
         hydra = self._config.hydra
         name = hydra.runtime.choices.experiments
         content = compose.experiment(name, compose.trusted(hydra)) if name else {}
-        typed = {k: "..." if o.is_sweep_override() else o.value() for k, o in overrides.items()}
+        typed = {k: o.value() for k, o in overrides.items() if not o.is_sweep_override()}
+        typed |= {k: o.get_value_string() for k, o in overrides.items() if o.is_sweep_override()}
         return compose.given(content) | compose.given(typed)
 
 
@@ -110,9 +112,12 @@ def _values(key: str, override: Override) -> list[str]:
     text = override.get_value_string()
     if not override.is_discrete_sweep():
         raise ConfigError(key, text, "a grid takes values and ranges")
-    values = list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
+    try:
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
+    except (ValueError, HydraException) as error:  # a range of step 0
+        raise ConfigError(key, text, f"gives no values ({error})") from error
     if not values:
-        raise ConfigError(key, text, "gives no value")
+        raise ConfigError(key, text, "gives no values")
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
@@ -123,6 +128,7 @@ def run(cells: Sequence[Cell], launcher: Any, named: bool) -> None:
         Finished: the command's exit code is not 0.
     """
     console = progress.console()
+    sweep.make_folder(cells[0].config)
     waiting = sweep.waiting(cells)
     summary.announce(cells, waiting, console)
     outcomes = _launch(waiting, launcher, console) if waiting else {}

@@ -7,7 +7,7 @@ neither Hydra nor how runs are launched.
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -58,20 +58,23 @@ def time_stamp() -> str:
     return f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
-def refuse_sweep(keys: Iterable[str]) -> None:
+def refuse_sweep(values: Mapping[str, str]) -> None:
     """Refuse a grid over what does not tell runs apart.
+
+    Args:
+        values: the keys that are swept, with their values as they were typed.
 
     Raises:
         ConfigError: for the first such key.
     """
-    for key in keys:
+    for key, text in values.items():
         if key == "experiments":
-            raise ConfigError(key, "a,b", "takes one; give each experiment a command of its own")
+            raise ConfigError(key, text, "takes one; give each experiment a command of its own")
         knob = next((k for k in KNOBS.values() if f"{key}.".startswith(f"{k.key}.")), None)
         if knob is None and key not in GROUPS:
-            raise unknown(key, "a,b")
+            raise unknown(key, text)
         if knob is not None and not knob.identity and not key.startswith("data."):
-            raise ConfigError(key, "a,b", "takes one value: it is no part of a run's identity")
+            raise ConfigError(key, text, "takes one value: it is no part of a run's identity")
 
 
 def check(configs: Sequence[Config], given: Mapping[str, Any]) -> list[str]:
@@ -160,7 +163,11 @@ def check_classes(cells: Sequence[Cell]) -> None:
     from stability import build
 
     for cell in cells:
-        build.check(cell.config)
+        try:
+            build.check(cell.config)
+        except (RuntimeError, MemoryError, OverflowError) as error:
+            model = cell.config["choices"]["model"]
+            raise ConfigError("model", model, f"cannot be built here ({error})") from error
 
 
 def place(cells: Sequence[Cell]) -> list[Cell]:
@@ -181,6 +188,19 @@ def place(cells: Sequence[Cell]) -> list[Cell]:
             resume.refuse_other(cell.identity, cell.config, others[cell.label])
         placed.append(cell)
     return placed
+
+
+def make_folder(config: Config) -> None:
+    """Make the sweep's folder: the first thing that is written.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    folder = Path(config["out"]) / config["name"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("out", config["out"], f"cannot be written to ({error})") from error
 
 
 def waiting(cells: Sequence[Cell]) -> list[Cell]:
