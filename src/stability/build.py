@@ -43,7 +43,9 @@ def device_of(config: Mapping[str, Any]) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
-            legal = f"this machine has {count} CUDA devices; use cpu" if not count else f"has {count}"
+            legal = (
+                f"this machine has {count} CUDA devices; use cpu" if not count else f"has {count}"
+            )
             raise ConfigError("device", name, legal)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device", name, "this machine has no MPS device; use cpu")
@@ -59,7 +61,9 @@ def parts_of(config: Mapping[str, Any]) -> Parts:
     width, bias = config["model"]["width"], config["model"]["bias"]
 
     def placement(layer: int, sublayer: str) -> Placement:
-        made = construct.build(config["norm"]["build"], "norm.build", config["depth"], layer, sublayer)
+        made = construct.build(
+            config["norm"]["build"], "norm.build", config["depth"], layer, sublayer
+        )
         return _kind(made, Placement, "norm.build", config)
 
     def norm() -> nn.Module:
@@ -98,7 +102,9 @@ def model_of(config: Mapping[str, Any], vocab: int) -> GPT:
     """The config's GPT, initialised in fp32 or wider on the CPU, cast to the parameters' dtype."""
     precision = PRECISIONS[config["dtype"]]
     with torch.device("cpu"):
-        model = GPT(config["model"], config["depth"], vocab, parts_of(config), config["checkpointing"])
+        model = GPT(
+            config["model"], config["depth"], vocab, parts_of(config), config["checkpointing"]
+        )
     model = _cast(model, precision.param)
     initialise(model, init_of(config), config["seed"], config["init"]["embed_std"])
     return model
@@ -125,11 +131,8 @@ def build(config: Mapping[str, Any]) -> Built:
         torch.backends.cuda.matmul.allow_tf32 = config["tf32"]
         torch.backends.cudnn.allow_tf32 = config["tf32"]
     model = model_of(config, vocabulary(config, found)).to(device)
-    record = config["record"]
-    recorder = Recorder(model.sites(), model.weights(), record["kinds"], record["sites"])
     if config["compile"]:
-        for block in model.blocks:
-            block.compile(fullgraph=True)
+        compile_blocks(model)
     return Built(
         config=config,
         source=found,
@@ -138,5 +141,32 @@ def build(config: Mapping[str, Any]) -> Built:
         model=model,
         optimizer=Optimizer(list(model.weights().values()), config["train"]),
         loss_scale=LossScale(config["loss_scale"], device),
-        recorder=recorder,
+        recorder=recorder_of(config, model),
     )
+
+
+def recorder_of(config: Mapping[str, Any], model: GPT, all_kinds: bool = False) -> Recorder:
+    """A recorder at the model's sites: what the config records, or everything."""
+    train, record = config["train"], config["record"]
+    tokens = train["batch_size"] // train["accumulate"] * config["model"]["context"]
+    compiled = tokens if config["compile"] else None
+    if all_kinds:
+        return Recorder(model.sites(), model.weights(), compiled_tokens=compiled)
+    chosen = record["kinds"], record["sites"]
+    return Recorder(model.sites(), model.weights(), *chosen, compiled_tokens=compiled)
+
+
+COMPILED_VARIANTS = 256
+"""Compiled forms of a block that one process may hold: a worker runs many placements in turn."""
+
+
+def compile_blocks(model: GPT) -> None:
+    """Compile each block in one graph: blocks of one placement share it, whatever the depth.
+
+    There are two forms, recorded and not; a placement whose constants depend on the depth gets two
+    more when a second depth comes.
+    """
+    torch._dynamo.config.recompile_limit = COMPILED_VARIANTS
+    torch._dynamo.config.accumulated_recompile_limit = 4 * COMPILED_VARIANTS
+    for block in model.blocks:
+        block.compile(fullgraph=True)

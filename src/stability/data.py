@@ -3,8 +3,8 @@
 The batch of step t depends on the data, the seed and t alone, so that a resumed run sees what an
 undisturbed one saw and every run of a sweep sees the same.
 
-To add a source: a class with ``train`` and ``val`` token arrays, ``vocab`` and ``pad``, and a yaml in
-``data/``.
+To add a source: a class with ``train`` and ``val`` token arrays, ``vocab`` and ``pad``, and a yaml
+in ``data/``.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class Source:
 
     @cached_property
     def entropies(self) -> tuple[float, float]:
-        """Unigram entropy and entropy of a token given the one before, nats, of the training data."""
+        """Unigram and bigram (given the token before) entropy of the training data, in nats."""
         t = np.asarray(self.train[:ENTROPY_TOKENS], dtype=np.int64)
         unigram = _entropy(np.bincount(t))
         pairs = np.unique(t[:-1] * self.vocab + t[1:], return_counts=True)[1]
@@ -169,8 +169,8 @@ class Tokens(Source):
 class Markov(Source):
     """A seeded Markov chain of order one, the same on every machine, with a known entropy rate.
 
-    Each row of the transition matrix is softmax of 2 * standard normals; 500,000 tokens. It gets one
-    symbol more than the chain has: the last one, which only padding uses.
+    Each row of the transition matrix is softmax of 2 * standard normals; 500,000 tokens. The last
+    symbol of the vocabulary never occurs in the chain: only padding uses it.
     """
 
     length, seed = 500_000, 20_02
@@ -202,7 +202,9 @@ def _existing(path: str | None, key: str) -> Path:
     file = Path(path).expanduser()
     try:
         if not file.is_file():
-            raise ConfigError(key, path, "must name a file" + ("" if file.exists() else " that exists"))
+            raise ConfigError(
+                key, path, "must name a file" + ("" if file.exists() else " that exists")
+            )
         if file.stat().st_size == 0:
             raise ConfigError(key, path, "is empty")
         with file.open("rb"):
@@ -228,15 +230,21 @@ def _token_file(path: str | None, key: str, vocab: int) -> Tokens_N:
     if len(head) == 3 and head[0] == MAGIC:
         count = int(head[2])
         if head[1] != 1 or size < HEADER + 2 * count:
-            raise ConfigError(key, path, f"is truncated or of another version: its header says {count} tokens")
+            raise ConfigError(
+                key, path, f"is truncated or of another version: its header says {count} tokens"
+            )
         tokens: Tokens_N = np.memmap(file, dtype="<u2", mode="r", offset=HEADER, shape=(count,))
     elif size % 2:
         raise ConfigError(key, path, f"holds {size} bytes: no whole number of uint16 tokens")
     else:
         tokens = np.memmap(file, dtype="<u2", mode="r")
-    largest = max((int(tokens[i : i + (1 << 24)].max()) for i in range(0, len(tokens), 1 << 24)), default=0)
+    largest = max(
+        (int(tokens[i : i + (1 << 24)].max()) for i in range(0, len(tokens), 1 << 24)), default=0
+    )
     if largest >= vocab:
-        raise ConfigError(key, path, f"holds token {largest}; data.vocab={vocab} allows up to {vocab - 1}")
+        raise ConfigError(
+            key, path, f"holds token {largest}; data.vocab={vocab} allows up to {vocab - 1}"
+        )
     return tokens
 
 
@@ -261,11 +269,13 @@ def source(config: Mapping[str, Any]) -> Source:
     context = config["model"]["context"]
     for split, tokens in (("training", found.train), ("validation", found.val)):
         if len(tokens) <= context:
-            legal = f"must be < {len(tokens)}, the number of {split} tokens of data={config['choices']['data']}"
+            legal = f"must be < {len(tokens)}, the number of {split} tokens"
             raise ConfigError("model.context", context, legal)
     vocab = config["model"]["vocab"]
     if vocab != "auto" and vocab < found.vocab:
-        raise ConfigError("model.vocab", vocab, f"must be auto or >= {found.vocab}, the data's symbols")
+        raise ConfigError(
+            "model.vocab", vocab, f"must be auto or >= {found.vocab}, the data's symbols"
+        )
     return found
 
 

@@ -54,7 +54,11 @@ def execute(
     torch.set_num_threads(config["threads"])
     folder.mkdir(parents=True, exist_ok=True)
     with logging_to(folder / schema.LOG_FILE):
-        state: dict[str, Any] = {"format": schema.FORMAT, "folder": folder.name, "status": "running"}
+        state: dict[str, Any] = {
+            "format": schema.FORMAT,
+            "folder": folder.name,
+            "status": "running",
+        }
         try:
             built = build(config)
             state |= describe(built)

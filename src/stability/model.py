@@ -1,7 +1,7 @@
 """The GPT: embedding, blocks of sublayers in a placement, head. It names its sites and weights.
 
-The model knows nothing of recording. It hands out two maps, `GPT.sites` and `GPT.weights`, whose keys
-(layer, sublayer, name) are those of the tables; `initialise` draws every weight from a generator of
+The model knows nothing of recording. It hands out two maps, `GPT.sites` and `GPT.weights`, whose
+keys (layer, sublayer, name) are those of the tables; `initialise` draws every weight from a generator of
 its own, so that the same weight starts from the same draw whatever the depth, placement or dtype.
 """
 
@@ -19,7 +19,7 @@ from stability.inits import Init, Weight
 from stability.norms import widen
 from stability.placements import Placement
 from stability.schema import EMBED_LAYER, Key
-from stability.sublayers import MLP, Attention, Linear, LinearBranch, Site
+from stability.sublayers import BRANCHES, Attention, Linear, Site
 
 IGNORED = -100
 """Target of a token that does not count: padding."""
@@ -35,7 +35,7 @@ class Parts(NamedTuple):
 
 
 def owned_norms(names: list[str], make: Callable[[], nn.Module]) -> nn.Module | None:
-    """The norms that an equation calls: ``norm`` itself, and ``norm.out`` and so on as its children."""
+    """The norms that an equation calls: ``norm``, and ``norm.out`` and so on as its children."""
     if not names:
         return None
     norm = make() if "" in names else nn.Module()
@@ -48,7 +48,7 @@ def owned_norms(names: list[str], make: Callable[[], nn.Module]) -> nn.Module | 
 class Sublayer(nn.Module):
     """One update of the residual stream: a branch f in its placement, with its sites.
 
-    ``resid_pre`` is the ``resid_post`` of whatever comes before: the same tensor, the same gradient.
+    ``resid_pre`` is the ``resid_post`` of what comes before: the same tensor, the same gradient.
     """
 
     def __init__(self, branch: nn.Module, placement: Placement, parts: Parts) -> None:
@@ -65,6 +65,23 @@ class Sublayer(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.resid_post(self.placement(x_BTD, self.branch, self.norm))
+
+
+class Block(nn.Module):
+    """The sublayers of one layer, in order: the unit of `torch.compile` and of checkpointing."""
+
+    def __init__(self, sublayers: Mapping[str, Sublayer]) -> None:
+        super().__init__()
+        for name, sublayer in sublayers.items():
+            self.add_module(name, sublayer)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        for sublayer in self.children():
+            x_BTD = sublayer(x_BTD)
+        return x_BTD
+
+    def sublayers(self) -> dict[str, Sublayer]:
+        return dict(self.named_children())  # type: ignore[arg-type]
 
 
 class Embedding(nn.Module):
@@ -124,14 +141,13 @@ class GPT(nn.Module):
         names = SUBLAYERS[shape["sublayers"]]
         self.depth, self.checkpointing = depth, checkpointing
         self.embed = Embedding(vocab, width, context, shape["position"] == "learned", dropout)
-        self.blocks = nn.ModuleList(
-            nn.Sequential()
-            for _ in range(depth)
-        )
-        for layer, block in enumerate(self.blocks):
-            for name in names:
-                sublayer = Sublayer(_branch(name, shape), parts.placement(layer, name), parts)
-                block.add_module(name, sublayer)
+
+        def block(layer: int) -> Block:
+            return Block(
+                {n: Sublayer(BRANCHES[n](shape), parts.placement(layer, n), parts) for n in names}
+            )
+
+        self.blocks: list[Block] = nn.ModuleList(map(block, range(depth)))  # type: ignore[assignment]
         final = parts.placement(depth - 1, names[-1]).final_norm
         unembed = None if shape["tie_embeddings"] else Linear(width, vocab, bias=False)
         self.head = Head(parts.norm() if final else None, unembed)
@@ -152,7 +168,7 @@ class GPT(nn.Module):
         stream: nn.Module = self.embed.resid_post
         found[Key(EMBED_LAYER, "embed", "resid_post")] = stream
         for layer, block in enumerate(self.blocks):
-            for name, sub in block.named_children():
+            for name, sub in block.sublayers().items():
                 found[Key(layer, name, "resid_pre")] = stream
                 found[Key(layer, name, "branch_in")] = sub.branch_in
                 if isinstance(sub.f, Attention):
@@ -169,22 +185,12 @@ class GPT(nn.Module):
         """Every parameter under the name the tables use: ``q``, ``q.bias``, ``norm.out.weight``."""
         found = {Key(EMBED_LAYER, "embed", n): p for n, p in self.embed.named_parameters()}
         for layer, block in enumerate(self.blocks):
-            for name, sub in block.named_children():
+            for name, sub in block.sublayers().items():
                 for path, p in sub.named_parameters():
                     found[Key(layer, name, _short(path))] = p
         for path, p in self.head.named_parameters():
             found[Key(self.depth, "head", _short(path))] = p
         return found
-
-
-def _branch(name: str, shape: Mapping[str, Any]) -> nn.Module:
-    width, bias, dropout = shape["width"], shape["bias"], shape["dropout"]
-    if name == "attn":
-        rope = shape["position"] == "rope"
-        return Attention(width, shape["heads"], shape["causal"], rope, bias, dropout)
-    if name == "mlp":
-        return MLP(width, round(shape["mlp_ratio"] * width), shape["activation"], bias, dropout)
-    return LinearBranch(width, bias, dropout)
 
 
 def _short(path: str) -> str:
@@ -193,7 +199,7 @@ def _short(path: str) -> str:
 
 
 def draw(seed: int, name: str, shape: torch.Size) -> Tensor:
-    """Standard normal draws in fp64 that depend on the seed, the weight's name and its shape alone."""
+    """Standard normal draws in fp64 that depend on seed, name and shape alone."""
     key = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(key, "big") >> 1)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -205,7 +211,7 @@ def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
 
     std is the init's for the matrix, times the factor that the placement asks for its role.
     """
-    branches = sum(len(block) for block in model.blocks)  # type: ignore[arg-type]
+    branches = sum(len(block.sublayers()) for block in model.blocks)
     for (layer, sublayer, name), p in model.weights().items():
         if name.startswith("norm."):
             continue
@@ -218,8 +224,7 @@ def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
             fan_out, fan_in = p.shape
             std = init.std(Weight(name, fan_in, fan_out, layer, model.depth, branches))
             if sublayer != "head":
-                placement = model.blocks[layer].get_submodule(sublayer).placement
-                std *= placement.init_gain(name)  # type: ignore[operator, union-attr]
+                std *= model.blocks[layer].sublayers()[sublayer].placement.init_gain(name)
         place = sublayer if sublayer in ("embed", "head") else f"{layer}.{sublayer}"
         p.copy_(draw(seed, f"{place}.{name}", p.shape) * std)
 

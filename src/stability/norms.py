@@ -1,7 +1,7 @@
 """Norms: x_BTD -> x_BTD. They start as the identity scale: gamma = 1, beta = 0.
 
-Every norm computes in at least fp32, whatever the stream's dtype, and returns the stream's dtype: in
-fp16 the sum of squares of a row overflows at an rms of 256 / sqrt(d).
+Every norm computes in at least fp32, whatever the stream's dtype, and returns the stream's dtype:
+in fp16 the sum of squares of a row overflows at an rms of 256 / sqrt(d).
 
 To add one: a class here or in a module of your own, and a yaml in ``norm_type/``. It is built as
 ``cls(width, bias, **rest)``. Its covariance map, for the theory, is the class of the same name in
@@ -70,8 +70,8 @@ class BatchNorm(Affine):
     """gamma (x - mean) / sqrt(var + eps) + beta per feature, over batch and tokens in training.
 
     In training every token sees the mean of later ones, so a causal model is not causal in it. In
-    evaluation it uses running statistics (momentum 0.1, unbiased variance, as torch.nn.BatchNorm1d),
-    which are kept in at least fp32. Padding tokens count like any other. Under accumulation the
+    evaluation it uses running statistics (momentum 0.1, unbiased variance, as in torch), which are
+    kept in at least fp32. Padding tokens count like any other. Under accumulation the
     statistics are those of each part. Source: arXiv:1502.03167.
     """
 

@@ -1,8 +1,9 @@
 """Parameter groups, optimizer, schedule, and what the update rule asked for.
 
-The rules are torch's own. What is ours is the arithmetic around them: moments, eps and the update are
-in at least fp32 whatever the parameter's dtype (``train.state_dtype=fp32``), and only the write-back
-rounds. There is no fp32 master copy: what the rounding drops is lost, as an honest 16-bit run loses it.
+The rules are torch's own. What is ours is the arithmetic around them: moments, eps and the update
+are in at least fp32 whatever the parameter's dtype (``train.state_dtype=fp32``), and only the
+write-back rounds. There is no fp32 master copy: what the rounding drops is lost, as an honest 16-bit
+run loses it.
 """
 
 import math
@@ -41,15 +42,16 @@ class Optimizer:
     """
 
     def __init__(self, params: Sequence[nn.Parameter], train: Mapping[str, Any]) -> None:
-        self.params, self.train = list(params), train
+        self.params: list[Tensor] = list(params)
+        self.train = train
         self.lifted = train["state_dtype"] == "fp32" and any(p.dtype in LOW for p in self.params)
         # A lifted tensor is loaded from its rounded parameter before each step: it carries the
         # arithmetic, not a memory of what rounding dropped.
-        self.lifted_params = (
-            [p.detach().float() for p in self.params] if self.lifted else list(self.params)
-        )
+        self.lifted_params = [p.detach().float() for p in params] if self.lifted else self.params
         device = self.params[0].device.type
-        self.fused = device in ("cpu", "cuda") and not any(p.dtype in LOW for p in self.lifted_params)
+        self.fused = device in ("cpu", "cuda") and not any(
+            p.dtype in LOW for p in self.lifted_params
+        )
         self.inner = self._rule()
 
     def _rule(self) -> torch.optim.Optimizer:
@@ -72,8 +74,8 @@ class Optimizer:
 
     @torch.no_grad()
     def gradients(self, loss_scale: Tensor) -> list[Tensor]:
-        """Lift the gradients, divide out the loss scale, and return them (the step will use them)."""
-        grads = [g for p in self.params if (g := p.grad) is not None]
+        """Lift the gradients, divide out the loss scale, and return what the step will use."""
+        grads = [_gradient(p) for p in self.params]
         if self.lifted:
             grads = [g.float() for g in grads]
             for lifted, g in zip(self.lifted_params, grads, strict=True):
@@ -104,8 +106,8 @@ class Optimizer:
     def asked(self, before: Sequence[Tensor]) -> list[Tensor]:
         """What the rule asked for in the step just made, in fp64, before any rounding.
 
-        AdamW: -lr (m^ / (sqrt(v^) + eps) + decay w), with m^, v^ the bias-corrected moments after the
-        step and w the parameter before it. Adam has no decay term here (it is in m), SGD is
+        AdamW: -lr (m^ / (sqrt(v^) + eps) + decay w), with m^, v^ the bias-corrected moments after
+        the step and w the parameter before it. Adam has no decay term here (it is in m), SGD is
         -lr (g + decay w).
         """
         groups = {id(p): g for g in self.inner.param_groups for p in g["params"]}
@@ -139,11 +141,13 @@ class Optimizer:
 
 def _gradient(p: Tensor) -> Tensor:
     if p.grad is None:
-        raise RuntimeError("a parameter has no gradient")
+        raise RuntimeError(
+            "no gradient reached a parameter: part of the network took no part in the loss"
+        )
     return p.grad
 
 
-def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+def total_norm(tensors: list[Tensor]) -> Tensor:
     """L2 norm of all tensors together, summed in fp64 (fp16 squares overflow at 256)."""
     dtype = torch.float32 if tensors[0].device.type == "mps" else torch.float64
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors, 2, dtype=dtype)))

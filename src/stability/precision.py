@@ -1,8 +1,8 @@
 """What ``dtype`` means, and the loss scale.
 
 ``fp64 fp32 bf16 fp16``: parameters, activations and gradients are kept in that format.
-``amp_bf16 amp_fp16``: fp32 parameters under autocast. Norms compute in at least fp32 and the loss is
-taken of upcast logits in every case; the optimizer's state is `stability.optim`'s concern.
+``amp_bf16 amp_fp16``: fp32 parameters under autocast. Norms compute in at least fp32 and the loss
+is taken of upcast logits in every case; the optimizer's state is `stability.optim`'s concern.
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -1,13 +1,13 @@
 """Stands at sites, parameters and gradients of any module, and turns what passes into rows.
 
-The recorder is told where to stand by a map {(layer, sublayer, site): module}; it knows nothing of the
-GPT or of the training loop. Statistics stay on the device until `Recorder.rows` fetches them all in
+The recorder is told where to stand by a map {(layer, sublayer, site): module}; it knows nothing of
+the GPT or of the training loop. Statistics stay on the device until `Recorder.rows` fetches them all in
 one copy. Recording never changes the training: it only reads, draws no random number, and its hooks
 leave values and gradients as they are.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,14 +29,17 @@ class Recorder:
     """Records the statistics of one pass at a time.
 
     Args:
-        sites: where activations and their gradients are seen, in the order of execution. A module may
-            stand under several keys; it is measured once.
+        sites: where activations and their gradients are seen, in the order of execution. A module
+            may stand under several keys; it is measured once.
         weights: parameters by key.
         kinds, names: which kinds, and which sites' names, to record.
         token_dim: which axis of an activation counts tokens.
+        compiled_tokens: for sites inside compiled blocks, the tokens of one pass. Such sites must
+            be `stability.sublayers.Site`; they are prepared here, before the first compiled call.
 
-    Use: ``start()``; forward and backward passes, as many as make one step; ``gradients(scale)``;
-    ``before = snapshot()``; the update; ``updates(before, asked)``; ``rows(...)``.
+    Use: ``start()``; forward and backward passes, as many as make one step, ``pass_done()`` after
+    each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, asked)``;
+    ``rows(...)``.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Recorder:
         kinds: Sequence[str] = tuple(KINDS),
         names: Sequence[str] = tuple(SITES),
         token_dim: int = 1,
+        compiled_tokens: int | None = None,
     ) -> None:
         self.weights = {k: p for k, p in weights.items() if p.requires_grad}
         self.kinds, self.token_dim = set(kinds), token_dim
@@ -56,6 +60,8 @@ class Recorder:
         self._lost: Tensor | None = None
         self._scale = 1.0
         self._hooks: list[Any] = []
+        self._watched: list[tuple[Any, tuple[Key, ...]]] = []
+        self._compiled_tokens = compiled_tokens
         self._place = {place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))}
         self._attach({k: m for k, m in sites.items() if k.name in names})
         self._order = {slot: i for i, slot in enumerate(self.expected)}
@@ -67,30 +73,36 @@ class Recorder:
         for module, keys in by_module.items():
             if not self.kinds & {"act", "grad"}:
                 continue
-            if hasattr(module, "observe"):
-                slots = {k.name: ("act", (k,)) for k in keys}
-                self.expected += slots.values() if "act" in self.kinds else ()
-                hook: Callable[..., None] = partial(self._on_observable, slots)
+            observable = hasattr(module, "observe")
+            groups = [(k,) for k in keys] if observable else [tuple(keys)]
+            kinds = ("act",) if observable else ("act", "grad")
+            self.expected += [(k, group) for group in groups for k in kinds if k in self.kinds]
+            if self._compiled_tokens is not None:
+                device = next(iter(self.weights.values())).device
+                module.watch(len(stats.FIELDS) + self._compiled_tokens, device)  # type: ignore[operator]
+                self._watched.append((module, tuple(keys)))
             else:
-                self.expected += [(kind, tuple(keys)) for kind in ("act", "grad") if kind in self.kinds]
-                hook = partial(self._on_forward, tuple(keys))
-            self._hooks.append(module.register_forward_hook(hook))
+                hook = self._on_observable if observable else self._on_forward
+                self._hooks.append(module.register_forward_hook(partial(hook, tuple(keys))))
 
     def detach(self) -> None:
         """Remove every hook."""
         for hook in self._hooks:
             hook.remove()
+        for module, _ in self._watched:
+            module.seen = module.leaf = None
         self._hooks.clear()
+        self._watched.clear()
 
     # Hooks -----------------------------------------------------------------------------------
 
-    def _on_observable(self, slots: Mapping[str, Slot], module: Any, _: Any, output: Any) -> None:
+    def _on_observable(self, keys: tuple[Key, ...], module: Any, _: Any, output: Any) -> None:
         if not self.active or recomputing() or "act" not in self.kinds:
             return
         with self._timed():
-            for name, tensor in module.observe(output).items():
-                if name in slots:
-                    self._put(slots[name], stats.measure(tensor), None)
+            shown = module.observe(output)
+            for key in keys:
+                self._put(("act", (key,)), stats.measure(shown[key.name]), None)
 
     def _on_forward(self, keys: tuple[Key, ...], module: Any, _: Any, output: Any) -> None:
         if not self.active or recomputing():
@@ -111,6 +123,21 @@ class Recorder:
     def _put(self, slot: Slot, vector: Tensor, token_rms: Tensor | None) -> None:
         self._passes.setdefault(slot, []).append((vector, token_rms))
 
+    def pass_done(self) -> None:
+        """Take what the sites of compiled blocks wrote in the pass just made."""
+        for module, keys in self._watched if self.active else ():
+            with self._timed():
+                if hasattr(module, "observe"):
+                    for key in keys:
+                        row = module.seen[module.names.index(key.name)]
+                        self._put(("act", (key,)), row.clone(), None)
+                    continue
+                fields = len(stats.FIELDS)
+                for kind, seen in (("act", module.seen), ("grad", module.leaf.grad)):
+                    if kind in self.kinds and seen is not None:
+                        self._put((kind, keys), seen[:fields].clone(), seen[fields:].clone())
+                module.leaf.grad = None
+
     @contextmanager
     def _timed(self) -> Iterator[None]:
         began = time.perf_counter()
@@ -124,14 +151,21 @@ class Recorder:
     def start(self) -> None:
         """Begin a recorded step: everything that runs until `rows` belongs to it."""
         self._passes, self._tensors, self._lost = {}, {}, None
-        self.active, self.seconds, self._scale = True, 0.0, 1.0
+        self.seconds, self._scale = 0.0, 1.0
+        self._watch(True)
         if "weight" in self.kinds:
             with self._timed():
                 self._tensors["weight"] = stats.measure_many(list(self.weights.values()))
 
+    def _watch(self, active: bool) -> None:
+        self.active = active
+        for module, _ in self._watched:
+            module.watching = active
+
     def gradients(self, loss_scale: float = 1.0) -> None:
         """Measure the parameters' gradients, after the last backward pass and before clipping."""
-        self.active, self._scale = False, loss_scale
+        self._watch(False)
+        self._scale = loss_scale
         if "weight_grad" not in self.kinds:
             return
         with self._timed():
@@ -195,7 +229,7 @@ class Recorder:
             kind, keys = absent[0]
             raise RuntimeError(
                 f"{len(absent)} of {len(self.expected)} sites recorded nothing; the first is "
-                f"{kind} at {_spell([keys[0]])}"
+                f"{kind} at {_spell(keys[0])}"
             )
 
     def _merged(self) -> dict[Slot, tuple[Tensor, Tensor]]:
@@ -220,15 +254,20 @@ class Recorder:
         if phase != 2:
             return (phase, self._order.get(slot, 0))
         # Backward: from the last sublayer to the first, activations before the weights they meet.
-        return (phase, -self._place.get(keys[-1][:2], -1), kind == "weight_grad", -self._order.get(slot, 0))
+        return (
+            phase,
+            -self._place.get(keys[-1][:2], -1),
+            kind == "weight_grad",
+            -self._order.get(slot, 0),
+        )
 
 
 def _none(like: Tensor) -> Tensor:
     return like.new_tensor(torch.nan)
 
 
-def _spell(keys: Sequence[Key]) -> str:
-    return f"layer {keys[0].layer}, {keys[0].sublayer}, {keys[0].name}"
+def _spell(key: Key) -> str:
+    return f"layer {key.layer}, {key.sublayer}, {key.name}"
 
 
 def _in_order(kind: str, keys: tuple[Key, ...]) -> tuple[Key, ...]:

@@ -21,7 +21,7 @@ class Column(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Where in a network: 0-based block (embedding -1, head = depth), sublayer, site or parameter."""
+    """Where in a network: block (0-based; embedding -1, head = depth), sublayer, name."""
 
     layer: int
     sublayer: str
@@ -45,7 +45,7 @@ SITES = {
     "branch_out": "what the sublayer returns (head: logits)",
     "resid_post": "residual stream after the sublayer (embedding: x_0)",
     "scores": "attention logits q k / sqrt(K), unmasked entries, first sequences of the batch",
-    "attn_rows": "entropy in nats of each row of the attention matrix, same sequences",
+    "attn_rows": "entropy in nats of each row of the attention matrix, same positions",
 }
 """Sites of activations. Rows about parameters carry the parameter's name in ``site`` instead."""
 

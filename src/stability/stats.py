@@ -2,8 +2,8 @@
 
 A tensor becomes a vector of `FIELDS` in fp64. Everything that can overflow or underflow is kept
 relative to the largest finite magnitude (``scale``), so that any finite tensor of any format has
-finite statistics, and dividing out a loss scale is one division. Vectors of parts merge exactly into
-that of the whole (`merge`), and `columns` turns them into the columns of the layers table.
+finite statistics, and dividing out a loss scale is one division. Vectors of parts merge exactly
+into that of the whole (`merge`), and `columns` turns them into the columns of the layers table.
 """
 
 import math
@@ -27,7 +27,7 @@ FIELDS = (
     "abs",
     "first",
 )
-"""Counts; then ``scale`` s = max |x| over the finite entries; then, of x / s over the finite entries:
+"""Counts; then ``scale`` s = max |x| over the finite entries; then, of x / s over those entries:
 mean, sum of squared deviations, sum of squares, sum of magnitudes, sum of squares at position 0."""
 
 NUMEL, NONFINITE, ZEROS, SUBNORMAL, NEAR_MAX, SCALE, MEAN, M2, SS, ABS, FIRST = range(len(FIELDS))
@@ -39,40 +39,50 @@ CHUNK = 1 << 24
 """Largest number of entries measured at once: bounds the fp64 copies to a few hundred MB."""
 
 
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """fp64, or fp32 on MPS, which has none: sums of x / max|x| are safe there, only less exact."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def widest(x: Tensor) -> Tensor:
-    """The tensor in fp64, or in fp32 where the device has none."""
-    # MPS has no fp64; sums of x / max|x| are safe in fp32 as well, only less exact.
-    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
+    """The tensor in `wide_dtype`."""
+    return x.to(wide_dtype(x.device))
 
 
-def moments(x_NE: Tensor) -> Tensor:
-    """Statistics of each row: (N, E) -> (N, fields). Field ``first`` is NaN."""
-    limits = torch.finfo(x_NE.dtype)
-    x = widest(x_NE)
-    finite = torch.isfinite(x)
-    x = torch.where(finite, x, 0.0)
-    mag = x.abs()
-    scale = mag.amax(1)
-    nonfinite = (~finite).sum(1)
-    zero = mag == 0
-    n = (x.shape[1] - nonfinite).clamp(min=1)
-    x = x / torch.where(scale > 0, scale, 1.0)[:, None]
-    mean = x.sum(1) / n
-    deviation = torch.where(finite, x - mean[:, None], 0.0)
+def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor]:
+    """Statistics of N tensors of T tokens each: (N, fields), and the rms of each token (N, T).
+
+    Field ``first`` is NaN, the rms of a token without a finite entry too.
+    """
+    limits, entries = torch.finfo(x_NTE.dtype), x_NTE.shape[1] * x_NTE.shape[2]
+    mag = x_NTE.abs()
+    finite = mag <= limits.max  # false for NaN
+    n_NT = finite.sum(-1)
+    n = n_NT.sum(-1)
+    zeros = (mag == 0).sum((1, 2))
+    x = torch.nan_to_num(x_NTE, 0.0, 0.0, 0.0)
+    scale = widest(torch.linalg.vector_norm(x, torch.inf, dim=(1, 2)))
+    x = widest(x) / torch.where(scale > 0, scale, 1.0)[:, None, None]
+    # The non-finite entries are zeros by now: take them out of the mean and the deviations again.
+    var, mean = torch.var_mean(x, dim=(1, 2), correction=0)
+    mean_finite = mean * entries / n.clamp(min=1)
+    m2 = entries * var + entries * mean**2 - n * mean_finite**2
+    token_ss = torch.linalg.vector_norm(x, 2, dim=-1).square()
     fields = [
-        torch.full_like(scale, x.shape[1]),
-        nonfinite,
-        zero.sum(1) - nonfinite,
-        ((mag < limits.tiny) & ~zero).sum(1),
-        (mag >= limits.max / 2).sum(1),
+        torch.full_like(scale, entries),
+        entries - n,
+        zeros,
+        (mag < limits.tiny).sum((1, 2)) - zeros,
+        (finite & (mag >= limits.max / 2)).sum((1, 2)),
         scale,
-        mean,
-        deviation.square().sum(1),
-        x.square().sum(1),
-        x.abs().sum(1),
+        mean_finite,
+        m2.clamp(min=0),
+        token_ss.sum(-1),
+        torch.linalg.vector_norm(x, 1, dim=(1, 2)),
         torch.full_like(scale, math.nan),
     ]
-    return torch.stack([f.to(scale.dtype) for f in fields], dim=1)
+    token_rms = (token_ss / n_NT).sqrt() * scale[:, None]
+    return torch.stack([f.to(scale.dtype) for f in fields], dim=1), token_rms
 
 
 def merge(parts_KNF: Tensor) -> Tensor:
@@ -100,31 +110,33 @@ def merge(parts_KNF: Tensor) -> Tensor:
 
 def measure(x: Tensor) -> Tensor:
     """Statistics of one tensor of any shape: (fields,)."""
-    flat = x.detach().reshape(1, -1)
+    flat = x.detach().reshape(-1)
     if flat.numel() <= CHUNK:
-        return moments(flat)[0]
-    return merge(torch.stack([moments(part) for part in flat.split(CHUNK, dim=1)]))[0]
+        return _moments(flat[None, None])[0][0]
+    return merge(torch.stack([_moments(part[None, None])[0] for part in flat.split(CHUNK)]))[0]
 
 
 def measure_tokens(x: Tensor, token_dim: int = 1) -> tuple[Tensor, Tensor]:
-    """Statistics of an activation x_BTD, and the rms of each of its tokens.
+    """Statistics of an activation such as x_BTD, and the rms of each of its tokens.
 
     Returns:
         (fields,) with ``first`` = sum of (x / s)^2 at position 0 of the token axis, and the
-        root mean square over the finite features of each token, (tokens,), NaN where none is finite.
+        root mean square over each token's finite features, (tokens,), NaN where none is finite.
     """
     x = x.detach()
-    vector = measure(x)
+    tokens_TE = x.reshape(-1, x.shape[-1])
+    parts = [_moments(t[None]) for t in tokens_TE.split(max(1, CHUNK // x.shape[-1]))]
+    vector = parts[0][0][0] if len(parts) == 1 else merge(torch.stack([v for v, _ in parts]))[0]
+    token_rms = torch.cat([rms[0] for _, rms in parts])
     scale = torch.where(vector[SCALE] > 0, vector[SCALE], 1.0)
-    finite = torch.isfinite(x)
-    ss = torch.where(finite, widest(x) / scale, 0.0).square().sum(-1)
-    vector[FIRST] = ss.select(token_dim, 0).sum()
-    token_rms = (ss / finite.sum(-1)).sqrt() * vector[SCALE]
-    return vector, token_rms.flatten()
+    first = (token_rms / scale).unflatten(0, x.shape[:-1]).select(token_dim, 0)
+    finite = torch.isfinite(x.select(token_dim, 0)).sum(-1)
+    vector[FIRST] = (first.square() * finite).nansum()
+    return vector, token_rms
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
-    """Statistics of many tensors, (len, fields), tensors of one shape and dtype measured together."""
+    """Statistics of many tensors, (len, fields), those of one size and dtype taken together."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, t in enumerate(tensors):
         groups.setdefault((t.numel(), t.dtype), []).append(i)
@@ -137,7 +149,7 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
                 measured = torch.stack([measure(tensors[i]) for i in chosen])
             else:
                 stacked = torch.stack([tensors[i].detach().reshape(-1) for i in chosen])
-                measured = moments(stacked)
+                measured = _moments(stacked[:, None])[0]
             for i, row in zip(chosen, measured, strict=True):
                 rows[i] = row
     return torch.stack([r for r in rows if r is not None])

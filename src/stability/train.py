@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stability.build import Built
+from stability.build import Built, recorder_of
 from stability.model import IGNORED, loss_sum
 from stability.optim import learning_rate, total_norm
 from stability.recorder import Recorder, Rows, first_bad
@@ -114,7 +114,7 @@ class Trainer:
 
     # Passes ----------------------------------------------------------------------------------
 
-    def _pass(self, x_BT: Tensor, y_BT: Tensor, step: int) -> Tensor:
+    def _pass(self, x_BT: Tensor, y_BT: Tensor, step: int, recorder: Recorder) -> Tensor:
         """Forward and backward over all parts of a batch; each part counts by its tokens."""
         built = self.built
         if built.config["model"]["dropout"] > 0:
@@ -128,6 +128,7 @@ class Trainer:
             with built.precision.context(built.device):
                 loss = loss_sum(built.model(x), y) / tokens
             (loss * built.loss_scale.scale).backward()
+            recorder.pass_done()
             total += loss.detach()
         return total
 
@@ -155,7 +156,7 @@ class Trainer:
         built.model.train()
         return total / count
 
-    def _clip(self, grads: Sequence[Tensor], norm: Tensor) -> Tensor:
+    def _clip(self, grads: list[Tensor], norm: Tensor) -> Tensor:
         limit = self.train["clip"]
         if limit == 0:
             return torch.ones_like(norm)
@@ -176,7 +177,10 @@ class Trainer:
         batch = self._batch(self.first)
         for step in range(self.first, max(self.updates, 1)):
             if self.stop():
-                self.outcome.status, self.outcome.text = "interrupted", f"interrupted at step {step}"
+                self.outcome.status, self.outcome.text = (
+                    "interrupted",
+                    f"interrupted at step {step}",
+                )
                 break
             self.pending.append(self._step(step, *batch))
             batch = self._batch(step + 1)
@@ -198,7 +202,7 @@ class Trainer:
         scale = built.loss_scale.scale.clone()
         if recorder:
             recorder.start()
-        loss = self._pass(x_BT, y_BT, step)
+        loss = self._pass(x_BT, y_BT, step, built.recorder)
         if recorder:
             recorder.gradients(float(scale))
         grads = built.optimizer.gradients(scale)
@@ -235,7 +239,7 @@ class Trainer:
         return bad
 
     def _settle(self, keep: int) -> bool:
-        """Let the host look at the steps but the last ``keep``; False where the run has diverged."""
+        """Let the host look at the steps but the last ``keep``; False where the run diverged."""
         while len(self.pending) > keep:
             step = self.pending.popleft()
             if step.ready is not None:
@@ -291,7 +295,7 @@ class Trainer:
     # Ends ------------------------------------------------------------------------------------
 
     def _explain(self, step: Step) -> None:
-        """Name the first non-finite tensor of a diverged step, by running the pass again if need be."""
+        """Name the first non-finite tensor of a diverged step; run its pass again if need be."""
         found = first_bad(step.rows) if step.rows is not None else None
         if found is None:
             rows = self._inspect(step.number)
@@ -311,12 +315,12 @@ class Trainer:
         self.outcome.text = f"diverged at step {step.number}: first non-finite {where}"
 
     def _inspect(self, step: int) -> Rows:
-        """Every row of a step but its update: the weights are still those that the step started from."""
+        """Every row of a step but its update, whose weights are still what it started from."""
         model = self.built.model
         kept = [b.clone() for b in model.buffers()]
-        recorder = Recorder(model.sites(), model.weights())
+        recorder = recorder_of(self.built.config, model, all_kinds=True)
         recorder.start()
-        self._pass(*self._batch(step), step)
+        self._pass(*self._batch(step), step, recorder)
         recorder.gradients(float(self.built.loss_scale.scale))
         rows = recorder.rows(run=self.run_hash, step=step)
         recorder.detach()
