@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
 
         return load
     if name == "record":
-        from stability.recorder import record
+        from stability.attach import record
 
         return record
     raise AttributeError(f"module 'stability' has no attribute {name!r}")

@@ -2,17 +2,10 @@
 
 import json
 import logging
-import os
 import platform
-import shlex
-import socket
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +13,10 @@ import numpy as np
 import torch
 import yaml
 
-import stability
 from stability import construct, schema
 from stability.build import Built, build
 from stability.config import digest, identity
+from stability.provenance import now, provenance, write_json, write_text
 from stability.table import Writer
 from stability.train import Outcome, Report, Trainer
 
@@ -126,11 +119,7 @@ def describe(built: Built) -> dict[str, Any]:
             "eps": limits.eps,
             "smallest_subnormal": limits.smallest_normal * limits.eps,
         },
-        "versions": versions(),
-        "git": git_revision(),
-        "command": shlex.join(sys.orig_argv),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
+        **provenance(),
         "started": now(),
         "finished": None,
         "seconds": None,
@@ -165,67 +154,10 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "stability": stability.__version__,
-    }
-
-
-@lru_cache(maxsize=1)
-def git_revision() -> dict[str, Any] | None:
-    """Revision of the checkout that this code runs from, or None outside of one."""
-    here = Path(__file__).parent
-
-    def git(*args: str) -> str:
-        done = subprocess.run(
-            ["git", *args], cwd=here, capture_output=True, text=True, check=True, timeout=10
-        )
-        return done.stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)
-        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new, whatever happens."""
-    hidden = path.with_name(f".{path.name}.tmp")
-    with hidden.open("w", encoding="utf-8") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    hidden.rename(path)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON atomically. A number that is not finite becomes text JSON parsers accept: null."""
-    write_text(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value.item() if isinstance(value, np.generic) else value
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Stands at sites, parameters and gradients of any module, and turns what passes into rows.
 
 The recorder is told where to stand by a map {(layer, sublayer, site): module}; it knows nothing of
-the GPT or of the training loop. Statistics stay on the device until `Recorder.rows` fetches them all in
-one copy. Recording never changes the training: it only reads, draws no random number, and its hooks
-leave values and gradients as they are.
+the GPT or of the training loop. Statistics stay on the device until `Recorder.rows` fetches them
+all in one copy. Recording never changes the training: it only reads, draws no random number, and
+its hooks leave values and gradients as they are.
 """
 
 import time
@@ -58,7 +58,7 @@ class Recorder:
         self._passes: dict[Slot, list[tuple[Tensor, Tensor | None]]] = {}
         self._tensors: dict[str, Tensor] = {}
         self._lost: Tensor | None = None
-        self._scale = 1.0
+        self._scales: dict[str, float] = {}
         self._hooks: list[Any] = []
         self._watched: list[tuple[Any, tuple[Key, ...]]] = []
         self._compiled_tokens = compiled_tokens
@@ -151,7 +151,7 @@ class Recorder:
     def start(self) -> None:
         """Begin a recorded step: everything that runs until `rows` belongs to it."""
         self._passes, self._tensors, self._lost = {}, {}, None
-        self.seconds, self._scale = 0.0, 1.0
+        self.seconds, self._scales = 0.0, {}
         self._watch(True)
         if "weight" in self.kinds:
             with self._timed():
@@ -162,10 +162,18 @@ class Recorder:
         for module, _ in self._watched:
             module.watching = active
 
-    def gradients(self, loss_scale: float = 1.0) -> None:
-        """Measure the parameters' gradients, after the last backward pass and before clipping."""
+    def gradients(self, loss_scale: float = 1.0, weight_scale: float | None = None) -> None:
+        """Measure the parameters' gradients, after the last backward pass and before clipping.
+
+        Args:
+            loss_scale: what the loss was multiplied by; divided out of every gradient.
+            weight_scale: what the parameters' gradients still carry of it, where that differs.
+        """
         self._watch(False)
-        self._scale = loss_scale
+        self._scales = {
+            "grad": loss_scale,
+            "weight_grad": loss_scale if weight_scale is None else weight_scale,
+        }
         if "weight_grad" not in self.kinds:
             return
         with self._timed():
@@ -221,7 +229,7 @@ class Recorder:
             repeats = [len(keys) for _, keys in merged]
             rows = np.repeat(host.numpy(), repeats, axis=0)
             named = [(kind, key) for kind, keys in merged for key in _in_order(kind, keys)]
-        return _columns(named, rows, self._scale, constant)
+        return _columns(named, rows, self._scales, constant)
 
     def _assert_complete(self) -> None:
         absent = [slot for slot in self.expected if slot not in self._passes]
@@ -275,10 +283,13 @@ def _in_order(kind: str, keys: tuple[Key, ...]) -> tuple[Key, ...]:
 
 
 def _columns(
-    named: Sequence[tuple[str, Key]], rows: Any, scale: float, constant: Mapping[str, Any]
+    named: Sequence[tuple[str, Key]],
+    rows: Any,
+    scales: Mapping[str, float],
+    constant: Mapping[str, Any],
 ) -> Rows:
     kinds = [kind for kind, _ in named]
-    divisor = np.where(np.isin(kinds, ("grad", "weight_grad")), scale, 1.0)
+    divisor = np.array([scales.get(kind, 1.0) for kind in kinds])
     columns = stats.columns(rows[:, :-2], divisor)
     median, lost = rows[:, -2], rows[:, -1]
     # Parameters have no token axis: not measured is null, which is not NaN.
