@@ -25,7 +25,8 @@ Experiment = dict[str, Any]
 def register(name: str | None, extra: Sequence[Path] = ()) -> None:
     """Give Hydra the schema and the chosen experiment.
 
-    The folder of experiments is kept off Hydra's search path, which it would walk as a whole.
+    Our folder of experiments is kept off Hydra's search path, which it would walk as a whole; a
+    user's own lies in a ``--config-dir``, and so on the path.
 
     Raises:
         ConfigError: there is no such experiment, or it sets what an experiment must not.
@@ -34,7 +35,8 @@ def register(name: str | None, extra: Sequence[Path] = ()) -> None:
     store.store(name="schema", node=Config)
     if name is not None:
         content = experiment(name, extra)
-        store.store(name=name, node=content, group="experiments", package="_global_")
+        if choices.experiments(extra)[name].parent == choices.experiments_dir():
+            store.store(name=name, node=content, group="experiments", package="_global_")
 
 
 def experiment(name: str, extra: Sequence[Path] = ()) -> Experiment:

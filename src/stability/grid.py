@@ -4,11 +4,14 @@ What it finds out is handed on as overrides (``name``, ``hydra.sweep.subdir``), 
 can run it; a launcher with an ``accept`` method gets the composed configs themselves.
 """
 
+import copy
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -53,6 +56,9 @@ class Plan:
     def __init__(self, loader: ConfigLoader, config: DictConfig, params: Mapping[str, Any]) -> None:
         self._loader, self._config, self._params = loader, config, params
         self._console = progress.console()
+        self._parser = OverridesParser.create(config_loader=loader)
+        self._parse = functools.cache(self._parser.parse_override)
+        self._base = functools.cache(self._load)
 
     def cells(self, arguments: Sequence[str]) -> list[Cell]:
         """The runs that the overrides on the command line ask for.
@@ -74,14 +80,22 @@ class Plan:
     def _overrides(self, arguments: Sequence[str]) -> dict[str, Override]:
         """By key: what the command line says replaces what the experiment says."""
         params = [f"{key}={_joined(value)}" for key, value in self._params.items()]
-        parser = OverridesParser.create(config_loader=self._loader)
-        parsed = parser.parse_overrides([*params, *arguments])
+        parsed = self._parser.parse_overrides([*params, *arguments])
         return {o.get_key_element().lstrip("+~"): o for o in parsed}
 
     def _compose(self, line: Sequence[str]) -> dict[str, Any]:
-        cfg = self._loader.load_sweep_config(self._config, [*line, f"name='{self._config.name}'"])
+        """One cell. What chooses options is composed once; values are then set in a copy."""
+        parsed = [(text, self._parse(text)) for text in line]
+        options = tuple(text for text, o in parsed if not _sets_value(o))
+        cfg = copy.deepcopy(self._base(options))
+        ConfigLoaderImpl._apply_overrides_to_config([o for _, o in parsed if _sets_value(o)], cfg)
         HydraConfig.instance().set_config(cfg)
         return compose.plain(cfg, cfg.hydra.runtime.choices)
+
+    def _load(self, options: tuple[str, ...]) -> DictConfig:
+        return self._loader.load_sweep_config(
+            self._config, [*options, f"name='{self._config.name}'"]
+        )
 
     def _given(self, overrides: Mapping[str, Override]) -> dict[str, Any]:
         """Keys that the user set, on the command line or in the experiment, with their values."""
@@ -91,6 +105,11 @@ class Plan:
         typed = {k: o.value() for k, o in overrides.items() if not o.is_sweep_override()}
         typed |= {k: o.get_value_string() for k, o in overrides.items() if o.is_sweep_override()}
         return compose.given(content) | compose.given(typed)
+
+
+def _sets_value(override: Override) -> bool:
+    """Whether an override sets a key's value; else it chooses an option."""
+    return override.key_or_group in KNOBS or "." in override.key_or_group
 
 
 def _joined(value: Any) -> Any:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -87,18 +87,23 @@ def serve(pipe: Connection, setup: Setup) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = setup.device
     for trusted in setup.trusted:
         construct.trust(trusted)
+
+    def say(word: str, value: Any) -> None:
+        with suppress(OSError):  # the parent is gone: the run is about to be asked to stop
+            pipe.send((word, value))
+
     while (task := _next(pipe)) is not None:
         config, folder = task
         try:
             with _output_to(folder):
-                info = run(config, folder, lambda row: pipe.send(("report", row)), setup.execute)
+                info = run(config, folder, lambda row: say("report", row), setup.execute)
         except lock.Held as held:
-            pipe.send(("held", str(held)))
+            say("held", str(held))
         except BaseException as error:
-            pipe.send(("failed", cause(error)))
+            say("failed", cause(error))
             return
         else:
-            pipe.send(("done", info))
+            say("done", info)
 
 
 def _next(pipe: Connection) -> tuple[Config, Path] | None:
