@@ -23,7 +23,7 @@ LARGEST, ENTROPY = "largest logit", "entropy"
 def data(frame: pd.DataFrame) -> pd.DataFrame:
     """Largest |q k|/sqrt(K), and mean entropy in nats of the rows of the attention matrix.
 
-    ``bound`` is the entropy of uniform attention: ln T, or the mean of ln t over t = 1..T if causal.
+    ``bound`` is the entropy of uniform attention: ln T; if causal, the mean of ln t over t = 1..T.
     """
     rows = require(
         frame[frame["kind"] == "act"], "attention recorded (model.sublayers, record.sites)"
@@ -46,7 +46,7 @@ def _bound(rows: pd.DataFrame) -> pd.Series:
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """Logit beside entropy; at init above the end."""
-    top = 1.08 * float(np.nanmax(frame[["bound", "value"]].to_numpy(float)))
+    top = 1.1 * float(frame["bound"].max())
     what = {
         LARGEST: Quantity("largest |attention logit|"),
         ENTROPY: Quantity(

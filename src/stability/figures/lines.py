@@ -16,6 +16,14 @@ from stability.figures import panels, style
 Guides = Callable[[pd.DataFrame], list[tuple[float, str]]]
 
 
+MARKS = {
+    "x": "first not finite",
+    "v": "exactly 0",
+    "o": "embedding",
+    "diverged": "diverged",
+}
+"""Group id of a mark -> its name in the legend."""
+
 BLOCKS = r"blocks passed $l$"
 
 
@@ -27,6 +35,16 @@ class Quantity:
     log: bool = True
     limits: tuple[float, float] | None = None
     guides: Guides = lambda rows: []
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One panel: its axes, its rows, and the values that select them."""
+
+    ax: Axes
+    rows: pd.DataFrame
+    facet: dict[str, Any]
+    quantity: str
 
 
 class Lines:
@@ -68,7 +86,7 @@ class Lines:
         if len(every) > len(shown):
             self.page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
         self.looks = panels.marks(frame, self.roles)
-        self.cells: list[tuple[Axes, pd.DataFrame, Quantity]] = []
+        self.cells: list[Cell] = []
         for ax, (facet, where) in zip(self.page.axes, shown, strict=True):
             rows = panels.part(frame, facet | where)
             name = where["quantity"] if "quantity" in where else frame["quantity"].iloc[0]
@@ -101,18 +119,18 @@ class Lines:
         else:
             ax.tick_params(labelleft=False)
         self._guides(ax, guides)
-        lines = self._lines(rows)
+        lines = self.lines_of(rows)
         if self.layers:
             lengths = [max(1, int(line["x"].max())) for _, _, line in lines]
             panels.layer_x(ax, lengths, bool((self.frame["x"] == 0).any()))
         for hue, dash, line in lines:
             self._line(ax, line, self.looks(hue, dash))
         if self.theory is not None:
-            for _, _, line in self._lines(panels.part(self.theory, facet | where)):
+            for _, _, line in self.lines_of(panels.part(self.theory, facet | where)):
                 ax.plot(
                     line["x"], line["value"], color=style.INK, linewidth=0.8, linestyle=(0, (3, 2))
                 )
-        self.cells.append((ax, rows, quantity))
+        self.cells.append(Cell(ax, rows, facet, name))
 
     def _limits(self, name: str, guides: list[tuple[float, str]]) -> tuple[float, float]:
         quantity = self.quantities[name]
@@ -133,7 +151,7 @@ class Lines:
                     textcoords="offset points", ha="right", va="bottom", fontsize=6,
                 )  # fmt: skip
 
-    def _lines(self, rows: pd.DataFrame) -> list[tuple[Any, Any, pd.DataFrame]]:
+    def lines_of(self, rows: pd.DataFrame) -> list[tuple[Any, Any, pd.DataFrame]]:
         """(value of the colour axis, of the dash axis, rows by x) for each line of a panel."""
         names = [a for a in (self.roles.colour, self.roles.dash) if a]
         found = []
@@ -186,14 +204,15 @@ class Lines:
         """Legends for what varies and for the marks in use, and the notes."""
         marks: list[Any] = []
         used = {line.get_gid() for ax in self.page.axes for line in ax.lines}
-        for gid, text in (("x", "first not finite"), ("v", "exactly 0"), ("o", "embedding")):
+        for gid, text in MARKS.items():
             if gid in used:
                 face = "none" if gid == "o" else style.GREY
+                marker = "x" if gid == "diverged" else gid
                 marks.append(
-                    Line2D([], [], marker=gid, linestyle="none", color=style.GREY, markersize=4,
+                    Line2D([], [], marker=marker, linestyle="none", color=style.GREY, markersize=4,
                            markerfacecolor=face, label=text)
                 )  # fmt: skip
         self.page.legends = [*panels.key(self.frame, self.roles), marks]
         self.page.notes += panels.seed_note(self.frame, centre) + panels.outcome_notes(self.frame)
-        self.page.notes += [*more, *(f"{r}." for r in self.frame.attrs.get("remarks", []))]
+        self.page.notes += [*more, *panels.remark_notes(self.frame)]
         return self.page.close()

@@ -83,6 +83,8 @@ class Page:
     columns: int
     width: float
     aspect: float = 0.78
+    least: float = 1.45
+    most: float = 2.5
     figure: Figure = field(init=False)
     axes: list[Axes] = field(init=False)
     notes: list[str] = field(default_factory=list)
@@ -90,7 +92,9 @@ class Page:
 
     def __post_init__(self) -> None:
         rows = -(-self.count // self.columns)
-        self.height = rows * float(np.clip(self.width / self.columns * self.aspect, 1.45, 2.5))
+        self.height = rows * float(
+            np.clip(self.width / self.columns * self.aspect, self.least, self.most)
+        )
         self.figure = Figure(figsize=(self.width, self.height), layout="constrained")
         FigureCanvasAgg(self.figure)
         grid = self.figure.subplots(rows, self.columns, squeeze=False).ravel()
@@ -204,13 +208,19 @@ def outcome_notes(frame: pd.DataFrame) -> list[str]:
     return ["; ".join(said) + "."] if said else []
 
 
-def seed_note(frame: pd.DataFrame, centre: str) -> list[str]:
+def remark_notes(frame: pd.DataFrame) -> list[str]:
+    """What `frames.remarks` says of the runs as a whole."""
+    return [f"{remark[0].upper()}{remark[1:]}." for remark in frame.attrs.get("remarks", [])]
+
+
+def seed_note(frame: pd.DataFrame, centre: str, what: str = "Lines") -> list[str]:
     """What lines and bands are, where there is more than one seed."""
     most, least = int(frame["runs"].max()), int(frame["runs"].min())
     if most < 2:
         return []
     count = str(most) if most == least else f"{least} to {most}"
-    return [f"Lines: {centre} of {count} seeds; bands: their range."]
+    bands = "; bands: their range" if what == "Lines" else ""
+    return [f"{what}: {centre} of {count} seeds{bands}."]
 
 
 def log_limits(values: Any, guides: Sequence[float] = ()) -> tuple[float, float]:

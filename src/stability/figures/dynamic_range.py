@@ -1,0 +1,110 @@
+"""Dynamic range by layer against the limits of the number format, and of Adam's eps."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from stability.figures.lines import BLOCKS, Lines, Quantity
+from stability.figures.select import COMMON, ends, matrices, over_seeds, require
+from stability.figures.style import drawn
+from stability.index import block_outputs
+from stability.inits import ROLES
+from stability.schema import SITES
+
+TABLE = "layers"
+COLUMNS = (
+    *(*COMMON, "layer", "sublayer", "site", "kind", "absmax", "rms", "nonfinite"),
+    *("dtype", "finfo.max", "finfo.tiny", "train.eps", "train.optimizer"),
+)
+WHERE = {"site": [*SITES, *ROLES], "kind": ["act", "grad", "weight_grad"]}
+STEPS = "ends"
+
+LARGEST, GRADIENT, WEIGHT = "largest activation", "gradient", "smallest weight gradient"
+LIMITS = ["format", "max", "tiny", "eps"]
+
+
+def data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Per block: largest |activation| over its sites, rms of dL/dx_l, smallest rms of a dL/dW.
+
+    ``max`` and ``tiny`` are the largest and the smallest normal number of the format, ``eps`` is
+    Adam's (null for other optimizers): a gradient whose rms lies below it moves no weight.
+    """
+    adam = frame["train.optimizer"].astype(str).str.startswith("adam")
+    known = frame.assign(
+        x=frame["layer"].astype(int) + 1,
+        format=frame["dtype"].astype(str).str.removeprefix("amp_"),
+        max=frame["finfo.max"],
+        tiny=frame["finfo.tiny"],
+        eps=frame["train.eps"].where(adam),
+    )
+    inside = known[(known["sublayer"] != "head") & (known["x"] > 0)]
+    act, grad = (inside[inside["kind"] == kind] for kind in ("act", "grad"))
+    weights = matrices(known[known["kind"] == "weight_grad"])
+    parts = [
+        (LARGEST, act[act["absmax"].notna()], "absmax", "max"),
+        (GRADIENT, block_outputs(grad), "rms", "max"),
+        (WEIGHT, weights, "rms", "min"),
+    ]
+    found = []
+    for name, rows, column, choose in parts:
+        if len(rows):
+            extreme = _extreme(rows, column, choose)
+            extreme.attrs = frame.attrs
+            over = over_seeds(ends(extreme), ["when", *LIMITS, "x"], column)
+            found.append(over.assign(quantity=name))
+    if not found:
+        require(frame.iloc[:0], "activations or gradients recorded")
+    result = pd.concat(found, ignore_index=True)
+    result.attrs = frame.attrs
+    return result
+
+
+def _extreme(rows: pd.DataFrame, column: str, choose: str) -> pd.DataFrame:
+    """One row per run, step and block, with the most extreme value of its sites."""
+    bad = rows["nonfinite"].fillna(0) if "nonfinite" in rows else 0
+    by = rows.assign(nonfinite=bad).groupby(["run", "step", "x"], observed=True)
+    values = by.agg(**{column: (column, choose), "nonfinite": ("nonfinite", "sum")})
+    first = rows.drop_duplicates(["run", "step", "x"]).drop(columns=[column, "nonfinite"])
+    return first.merge(values.reset_index(), on=["run", "step", "x"])
+
+
+def _largest(rows: pd.DataFrame) -> list[tuple[float, str]]:
+    return [(v, f"{f} max {_short(v)}") for f, v in _distinct(rows, "max")]
+
+
+def _smallest(rows: pd.DataFrame) -> list[tuple[float, str]]:
+    return [(v, f"{f} smallest normal {_short(v)}") for f, v in _distinct(rows, "tiny")]
+
+
+def _eps(rows: pd.DataFrame) -> list[tuple[float, str]]:
+    return _smallest(rows) + [(v, f"Adam's eps {_short(v)}") for v in rows["eps"].dropna().unique()]
+
+
+def _distinct(rows: pd.DataFrame, name: str) -> list[tuple[str, float]]:
+    pairs = rows[["format", name]].dropna().drop_duplicates()
+    return [(str(f), float(v)) for f, v in pairs.itertuples(index=False)]
+
+
+def _short(value: float) -> str:
+    if 1 <= value < 1e6:
+        return f"{value:.0f}"
+    power = int(np.floor(np.log10(value)))
+    lead = value / 10.0**power
+    return f"$10^{{{power}}}$" if abs(lead - 1) < 0.01 else f"${lead:.1f}\\times10^{{{power}}}$"
+
+
+QUANTITIES = {
+    LARGEST: Quantity("largest |activation|", guides=_largest),
+    GRADIENT: Quantity(r"rms of $\delta_l$", guides=_smallest),
+    WEIGHT: Quantity(r"smallest rms of a $\partial\mathcal{L}/\partial W$", guides=_eps),
+}
+
+
+@drawn
+def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+    """Largest activation, gradient and smallest weight gradient; at init above the end."""
+    lines = Lines(frame, QUANTITIES, BLOCKS, ["quantity"], ["when"], width, layers=True)
+    far = []
+    for name in ("max", "tiny"):
+        far += [f"{f} {name} = {_short(v)}" for f, v in _distinct(frame, name)]
+    return lines.close("geometric mean", f"Limits: {'; '.join(far)}; dotted where within reach.")

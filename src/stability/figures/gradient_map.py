@@ -1,0 +1,27 @@
+"""Gradient with respect to the residual stream, layer by step."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from stability.figures.heat import draw_maps, several_steps
+from stability.figures.select import COMMON, over_seeds, require
+from stability.figures.style import drawn
+from stability.index import block_outputs, l2
+
+TABLE = "layers"
+COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite", "rms")
+WHERE = {"site": ["resid_post"], "kind": ["grad"]}
+STEPS = "all"
+
+
+def data(frame: pd.DataFrame) -> pd.DataFrame:
+    """L2 norm over all tokens of delta_l = dLoss/dx_l, l = 1 .. L, at every recorded step."""
+    rows = block_outputs(frame[frame["kind"] == "grad"]).rename(columns={"l": "x"})
+    rows = several_steps(require(rows[rows["x"] > 0], "gradients recorded at resid_post"))
+    return over_seeds(rows.assign(norm=l2(rows)), ["x", "step"], "norm")
+
+
+@drawn
+def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+    """One panel per variant."""
+    return draw_maps(frame, r"$\|\delta_l\|$, all tokens", width)
