@@ -63,10 +63,11 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor]:
     x = torch.nan_to_num(x_NTE, 0.0, 0.0, 0.0)
     scale = widest(torch.linalg.vector_norm(x, torch.inf, dim=(1, 2)))
     x = widest(x) / torch.where(scale > 0, scale, 1.0)[:, None, None]
-    # The non-finite entries are zeros by now: take them out of the mean and the deviations again.
+    # The k non-finite entries are zeros by now: take them out of the mean and the deviations again.
+    # In this form a large mean cancels nothing where k = 0.
     var, mean = torch.var_mean(x, dim=(1, 2), correction=0)
     mean_finite = mean * entries / n.clamp(min=1)
-    m2 = entries * var + entries * mean**2 - n * mean_finite**2
+    m2 = entries * (var - mean * mean_finite * (entries - n) / entries)
     token_ss = torch.linalg.vector_norm(x, 2, dim=-1).square()
     fields = [
         torch.full_like(scale, entries),
