@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from stability.figures.lines import Lines, Quantity
-from stability.figures.panels import MAX_LINES
+from stability.figures.roles import MAX_LINES
 from stability.figures.select import COMMON, CannotFill, ends, over_seeds, require
-from stability.figures.style import INK, axes_of, drawn
+from stability.figures.style import axes_of, drawn
 from stability.index import block_outputs, l2
 
 TABLE = "layers"
@@ -22,8 +22,10 @@ STEPS = "ends"
 
 QUANTITIES = {
     "variance": Quantity(r"$\mathrm{Var}(x_L)\,/\,\mathrm{Var}(x_1)$"),
-    "gradient": Quantity(r"$\|\delta_1\|\,/\,\|\delta_L\|$, all tokens"),
-    "gradient, median token": Quantity(r"$\|\delta_1\|\,/\,\|\delta_L\|$, median token"),
+    "gradient": Quantity(r"$\|\delta_1\|\,/\,\|\delta_L\|$"),
+    "gradient, median token": Quantity(
+        r"median$_t\,\|\delta_{1,t}\|\,/\,$median$_t\,\|\delta_{L,t}\|$"
+    ),
 }
 
 
@@ -35,11 +37,11 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if frame["depth"].nunique() < 2:
         raise CannotFill("depth does not vary")
-    rows = block_outputs(frame).assign(norm=l2)
+    rows = block_outputs(frame).assign(size=l2)
     rows = ends(require(rows[rows["l"] > 0], "activations or gradients recorded at resid_post"))
     parts = [
         _ratio(rows, "act", "var", "variance", last_first=True),
-        _ratio(rows, "grad", "norm", "gradient"),
+        _ratio(rows, "grad", "size", "gradient"),
         _ratio(rows, "grad", "token_rms_median", "gradient, median token"),
     ]
     found = pd.concat([p for p in parts if len(p)], ignore_index=True)
@@ -79,7 +81,7 @@ def _with_fits(frame: pd.DataFrame) -> pd.DataFrame:
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """Log-log; at init above the end; thin lines and numbers at the right are the fits."""
-    lines = Lines(frame, QUANTITIES, "depth $L$", ["quantity"], ["when"], width, without=["depth"])
+    lines = Lines(frame, QUANTITIES, "depth $L$", "quantity", "when", width, without=["depth"])
     depths = sorted(int(d) for d in frame["x"].unique())
     for cell in lines.cells:
         _depth_axis(cell.ax, depths)
@@ -124,4 +126,3 @@ def _label(ax: Axes, labels: list[tuple[float, str, str]]) -> None:
         ax.annotate(
             text, (1.01, y - over), xycoords="axes fraction", fontsize=6, va="center", color=colour
         )  # fmt: skip
-    _ = INK

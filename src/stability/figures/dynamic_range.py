@@ -103,7 +103,7 @@ QUANTITIES = {
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """Largest activation, gradient and smallest weight gradient; at init above the end."""
-    lines = Lines(frame, QUANTITIES, BLOCKS, ["quantity"], ["when"], width, layers=True)
+    lines = Lines(frame, QUANTITIES, BLOCKS, "quantity", "when", width, layers=True)
     far = []
     for name in ("max", "tiny"):
         far += [f"{f} {name} = {_short(v)}" for f, v in _distinct(frame, name)]

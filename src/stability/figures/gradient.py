@@ -18,9 +18,9 @@ STEPS = "ends"
 WHAT = "gradients recorded at resid_post"
 
 QUANTITIES = {
-    "all tokens": Quantity(r"$\|\delta_l\|$, all tokens"),
-    "median token": Quantity(r"$\|\delta_l\|$, median token"),
-    "share of token 0": Quantity(r"share of token 0 in $\|\delta_l\|^2$", False, (-0.03, 1.03)),
+    "all tokens": Quantity(r"$\|\delta_l\|$"),
+    "median token": Quantity(r"median$_t\,\|\delta_{l,t}\|$"),
+    "share of token 0": Quantity(r"$\|\delta_{l,0}\|^2\,/\,\|\delta_l\|^2$", False, (-0.03, 1.03)),
 }
 
 
@@ -48,7 +48,5 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75, theory: pd.DataFrame | None = None) -> Figure:
     """Three panels side by side; at init above the end."""
-    lines = Lines(
-        frame, QUANTITIES, BLOCKS, ["quantity"], ["when"], width, layers=True, theory=theory
-    )
+    lines = Lines(frame, QUANTITIES, BLOCKS, "quantity", "when", width, layers=True, theory=theory)
     return lines.close("geometric mean (share: median)")

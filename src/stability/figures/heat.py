@@ -11,6 +11,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from stability.figures import panels, style
+from stability.figures.roles import facets, part, title
+from stability.figures.scales import log_limits
 from stability.figures.select import CannotFill
 
 
@@ -25,7 +27,7 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
     """Maps of ``value`` over ``step`` and ``x``; grey: exactly 0, red: nothing is finite."""
     names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
     names.sort(key=lambda a: style.is_number(frame, a))
-    every = panels.facets(frame, names)
+    every = facets(frame, names)
     shown = every[: panels.MAX_PANELS]
     columns = min(len(shown), 2 if width < 4 else 3 if width < 6 else 4)
     if len(names) > 1 and frame[names[-1]].nunique() <= 4:
@@ -33,11 +35,11 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
     page = panels.Page(len(shown), columns, width)
     if len(every) > len(shown):
         page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
-    low, high = panels.log_limits(frame["value"])
+    low, high = log_limits(frame["value"])
     norm = LogNorm(low, high)
     for i, (ax, where) in enumerate(zip(page.axes, shown, strict=True)):
-        mesh = _map(ax, panels.part(frame, where), norm)
-        ax.set_title(panels.title(frame, where), pad=3)
+        mesh = _map(ax, part(frame, where), norm)
+        ax.set_title(title(frame, where), pad=3)
         if i % columns == 0:
             ax.set_ylabel("layer (from 1)")
         if i + columns >= len(shown):

@@ -11,20 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stability.figures import panels, style
+from stability.figures import panels, scales, style
+from stability.figures.roles import facets, key, marks, part, roles, title
 
 Guides = Callable[[pd.DataFrame], list[tuple[float, str]]]
 
-
-MARKS = {
-    "x": "first not finite",
-    "v": "exactly 0",
-    "o": "embedding",
-    "diverged": "diverged",
-}
-"""Group id of a mark -> its name in the legend."""
-
 BLOCKS = r"blocks passed $l$"
+MARKS = {"x": "first not finite", "v": "exactly 0", "o": "embedding", "diverged": "diverged"}
+"""Group id of a mark -> its name in the legend."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +33,12 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Cell:
-    """One panel: its axes, its rows, and the values that select them."""
+    """One panel: where it stands and which rows it shows."""
 
     ax: Axes
     rows: pd.DataFrame
     facet: dict[str, Any]
+    where: dict[str, Any]
     quantity: str
 
 
@@ -54,8 +49,8 @@ class Lines:
         frame: axes, ``quantity``, the panel columns, ``x``, ``value``, ``low``, ``high``, ...
         quantities: what each value of ``quantity`` means.
         x: the label of the horizontal axis.
-        across: columns whose values stand side by side.
-        down: columns whose values stand below each other.
+        across: the column whose values stand side by side.
+        down: the column whose values stand below each other, if any.
         width: inches.
         without: axes that are no lines (the one on x).
         layers: x counts blocks passed; x = 0, the embedding, is a mark of its own.
@@ -67,8 +62,8 @@ class Lines:
         frame: pd.DataFrame,
         quantities: dict[str, Quantity],
         x: str,
-        across: Sequence[str] = (),
-        down: Sequence[str] = (),
+        across: str,
+        down: str | None = None,
         width: float = 6.75,
         without: Sequence[str] = (),
         layers: bool = False,
@@ -76,70 +71,82 @@ class Lines:
     ) -> None:
         self.frame, self.quantities, self.theory = frame, quantities, theory
         self.layers, self.x = layers, x
-        self.roles = panels.roles(frame, without)
-        facets = panels.facets(frame, self.roles.facets)
-        side, below = panels.facets(frame, across), panels.facets(frame, down)
-        every = [(f, {**d, **a}) for f, d, a in product(facets, below, side)]
-        self.columns = panels.columns_for(width, len(side), len(facets) * len(below))
-        shown = every[: panels.MAX_PANELS]
-        self.page = panels.Page(len(shown), self.columns, width)
+        self.roles = roles(frame, without)
+        self.looks = marks(frame, self.roles)
+        limits = {name: self._limits(name) for name in quantities}
+        groups = list(
+            product(facets(frame, self.roles.facets), facets(frame, [down] if down else []))
+        )
+        side = facets(frame, [across])
+        shared = len({(q.label, limits[n]) for n, q in quantities.items()}) == 1
+        self.columns, self.grid = _columns(width, len(side), len(groups), shared)
+        every = [(facet, {**d, **a}) for (facet, d), a in product(groups, side)]
+        shown = every[: panels.MAX_PANELS // self.columns * self.columns]
+        self.page = panels.Page(len(shown), self.columns, width, least=1.2 if self.grid else 1.45)
         if len(every) > len(shown):
             self.page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
-        self.looks = panels.marks(frame, self.roles)
         self.cells: list[Cell] = []
         for ax, (facet, where) in zip(self.page.axes, shown, strict=True):
-            rows = panels.part(frame, facet | where)
-            name = where["quantity"] if "quantity" in where else frame["quantity"].iloc[0]
-            self._panel(ax, rows, name, facet, where)
+            name = str(where.get("quantity", frame["quantity"].iloc[0]))
+            cell = Cell(ax, part(frame, facet | where), facet, where, name)
+            self._panel(cell, across, limits[name])
+            self.cells.append(cell)
 
-    def _panel(
-        self,
-        ax: Axes,
-        rows: pd.DataFrame,
-        name: str,
-        facet: dict[str, Any],
-        where: dict[str, Any],
-    ) -> None:
-        quantity = self.quantities[name]
-        heads = [panels.title(self.frame, facet)]
-        heads += [
-            str(v) for k, v in where.items() if k != "quantity" and self.frame[k].nunique() > 1
-        ]
-        ax.set_title("\n".join(filter(None, heads)), pad=3)
-        guides = quantity.guides(rows)
-        if quantity.log:
-            panels.log_y(ax, self._limits(name, guides))
-        elif quantity.limits:
-            ax.set_ylim(*quantity.limits)
-        place = self.page.axes.index(ax)
-        if place + self.columns >= len(self.page.axes):
-            ax.set_xlabel(self.x)
-        if place % self.columns == 0 or len(self.quantities) > 1:
-            ax.set_ylabel(quantity.label)
-        else:
-            ax.tick_params(labelleft=False)
-        self._guides(ax, guides)
-        lines = self.lines_of(rows)
-        if self.layers:
-            lengths = [max(1, int(line["x"].max())) for _, _, line in lines]
-            panels.layer_x(ax, lengths, bool((self.frame["x"] == 0).any()))
-        for hue, dash, line in lines:
-            self._line(ax, line, self.looks(hue, dash))
-        if self.theory is not None:
-            for _, _, line in self.lines_of(panels.part(self.theory, facet | where)):
-                ax.plot(
-                    line["x"], line["value"], color=style.INK, linewidth=0.8, linestyle=(0, (3, 2))
-                )
-        self.cells.append(Cell(ax, rows, facet, name))
-
-    def _limits(self, name: str, guides: list[tuple[float, str]]) -> tuple[float, float]:
+    def _limits(self, name: str) -> tuple[float, float]:
+        """Limits of a quantity in all its panels; a guide within four decades belongs to them."""
         quantity = self.quantities[name]
         if quantity.limits:
             return quantity.limits
         rows = self.frame[self.frame["quantity"] == name]
-        low, high = panels.log_limits(rows[["value", "low", "high"]])
-        near = [v for v, _ in guides if low / 1e4 < v < high * 1e4]
-        return panels.log_limits(rows[["value", "low", "high"]], near)
+        values = rows[["value", "low", "high"]]
+        low, high = scales.log_limits(values)
+        near = [v for v, _ in quantity.guides(rows) if low / 1e4 < v < high * 1e4]
+        return scales.log_limits(values, near)
+
+    def _panel(self, cell: Cell, across: str, limits: tuple[float, float]) -> None:
+        ax, quantity = cell.ax, self.quantities[cell.quantity]
+        if quantity.log:
+            scales.log_y(ax, limits)
+        else:
+            ax.set_ylim(*limits)
+        self._heads(cell, across)
+        self._guides(ax, quantity.guides(cell.rows))
+        lines = self.lines_of(cell.rows)
+        if self.layers and lines:
+            lengths = [max(1, int(line["x"].max())) for _, _, line in lines]
+            scales.layer_x(ax, lengths, bool((self.frame["x"] == 0).any()))
+        for hue, dash, line in lines:
+            self._line(ax, line, self.looks(hue, dash))
+        if self.theory is not None:
+            for _, _, line in self.lines_of(part(self.theory, cell.facet | cell.where)):
+                ax.plot(line["x"], line["value"], color=style.INK, linewidth=0.8, linestyle="--")
+
+    def _heads(self, cell: Cell, across: str) -> None:
+        """Titles and labels: in a grid at its edges only, else above each panel."""
+        ax, place = cell.ax, len(self.cells)
+        row, column = divmod(place, self.columns)
+        texts = {
+            name: "" if self.frame[name].nunique() < 2 else str(value)
+            for name, value in cell.where.items()
+        }
+        head = texts.pop(across)
+        rest = [title(self.frame, cell.facet), *texts.values()]
+        if not self.grid:
+            ax.set_title("\n".join(filter(None, [*rest, head])), pad=3)
+        else:
+            if row == 0:
+                ax.set_title(head, pad=3)
+            if column == self.columns - 1:
+                at, text = (1.03, 0.5), "\n".join(filter(None, rest))
+                ax.text(*at, text, transform=ax.transAxes, rotation=270, va="center")
+        if place + self.columns >= len(self.page.axes):
+            ax.set_xlabel(self.x)
+        label = self.quantities[cell.quantity].label
+        before = self.cells[-1] if column else None
+        if before and label == self.quantities[before.quantity].label:
+            ax.tick_params(labelleft=False)
+        else:
+            ax.set_ylabel(label)
 
     def _guides(self, ax: Axes, guides: list[tuple[float, str]]) -> None:
         low, high = ax.get_ylim()
@@ -155,64 +162,75 @@ class Lines:
         """(value of the colour axis, of the dash axis, rows by x) for each line of a panel."""
         names = [a for a in (self.roles.colour, self.roles.dash) if a]
         found = []
-        for combo in panels.facets(rows, names):
-            line = panels.part(rows, combo).sort_values("x")
+        for combo in facets(rows, names) if len(rows) else []:
+            line = part(rows, combo).sort_values("x")
             hue = combo[self.roles.colour] if self.roles.colour else None
             found.append((hue, combo[self.roles.dash] if self.roles.dash else None, line))
         return found
 
     def _line(self, ax: Axes, line: pd.DataFrame, looks: dict[str, Any]) -> None:
+        """One curve with its band. What a log axis cannot show is marked at the panel's edge."""
         log = ax.get_yscale() == "log"
         if self.layers:
-            self._embedding(ax, line[line["x"] == 0], looks["color"])
+            _embedding(ax, line[line["x"] == 0], looks["color"])
             line = line[line["x"] > 0]
-        y = line["value"].to_numpy(float)
+        x, y = line["x"].to_numpy(float), line["value"].to_numpy(float)
         shown = np.isfinite(y) & ((y > 0) | (not log))
-        x = line["x"].to_numpy(float)
         every = max(1, len(x) // 6)
-        offset = len(ax.lines) % every
         ax.plot(
-            x, np.where(shown, y, np.nan), markevery=(offset, every), markeredgecolor="white",
-            markeredgewidth=0.3, **looks,
+            x, np.where(shown, y, np.nan), markevery=(len(ax.lines) % every, every),
+            markeredgecolor="white", markeredgewidth=0.3, **looks,
         )  # fmt: skip
         if (line["seeds"] > 1).any():
-            floor = ax.get_ylim()[0] if log else -np.inf
             low, high = (line[c].to_numpy(float) for c in ("low", "high"))
-            ax.fill_between(
-                x, np.maximum(low, floor), high, color=looks["color"], alpha=0.18, linewidth=0
-            )
-        if log and (y == 0).any():
-            self._edge(ax, x[y == 0], 0.03, "v", looks["color"])
-        if (line["not_finite"] > 0).any():
-            self._edge(ax, x[line["not_finite"].to_numpy() > 0][:1], 0.97, "x", looks["color"])
-
-    @staticmethod
-    def _embedding(ax: Axes, point: pd.DataFrame, colour: str) -> None:
-        if len(point) and (point["value"] > 0).any():
-            x = 0.5 if ax.get_xscale() == "log" else 0
-            ax.plot([x], point["value"], "o", color=colour, markerfacecolor="none", gid="o")
-
-    @staticmethod
-    def _edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None:
-        """Marks at the edge of a panel for what has no place on its axis."""
-        ax.plot(
-            x[:: max(1, len(x) // 6)], [height] * len(x[:: max(1, len(x) // 6)]), marker,
-            color=colour, transform=ax.get_xaxis_transform(), markersize=4, gid=marker,
-        )  # fmt: skip
+            low = np.maximum(low, ax.get_ylim()[0]) if log else low
+            ax.fill_between(x, low, high, color=looks["color"], alpha=0.18, linewidth=0)
+        if log:
+            _edge(ax, x[y == 0], 0.03, "v", looks["color"])
+        _edge(ax, x[line["not_finite"].to_numpy() > 0][:1], 0.97, "x", looks["color"])
 
     def close(self, centre: str, *more: str) -> Figure:
         """Legends for what varies and for the marks in use, and the notes."""
-        marks: list[Any] = []
         used = {line.get_gid() for ax in self.page.axes for line in ax.lines}
-        for gid, text in MARKS.items():
-            if gid in used:
-                face = "none" if gid == "o" else style.GREY
-                marker = "x" if gid == "diverged" else gid
-                marks.append(
-                    Line2D([], [], marker=marker, linestyle="none", color=style.GREY, markersize=4,
-                           markerfacecolor=face, label=text)
-                )  # fmt: skip
-        self.page.legends = [*panels.key(self.frame, self.roles), marks]
+        row: list[Any] = [
+            Line2D(
+                [], [], marker="x" if gid == "diverged" else gid, linestyle="none",
+                color=style.GREY, markersize=4, label=text,
+                markerfacecolor="none" if gid == "o" else style.GREY,
+            )
+            for gid, text in MARKS.items() if gid in used
+        ]  # fmt: skip
+        self.page.legends = [*key(self.frame, self.roles), row]
         self.page.notes += panels.seed_note(self.frame, centre) + panels.outcome_notes(self.frame)
         self.page.notes += [*more, *panels.remark_notes(self.frame)]
         return self.page.close()
+
+
+def _columns(width: float, side: int, groups: int, shared: bool) -> tuple[int, bool]:
+    """How many panels stand side by side, and whether rows and columns make a grid.
+
+    Panels that share their vertical axis may be narrow; few of them leave room for several groups.
+    """
+    most = 2 if width < 4 else 3 if width < 6 else 4
+    narrow = {2: 3, 3: 5, 4: 7}[most] if shared else most
+    if side <= 2 and groups > 3:
+        return side * max(1, most // side), False
+    if side <= narrow:
+        return side, True
+    return (most if side % most == 0 or side % 3 else 3), False
+
+
+def _embedding(ax: Axes, point: pd.DataFrame, colour: str) -> None:
+    if (point["value"] > 0).any():
+        x = 0.5 if ax.get_xscale() == "log" else 0
+        ax.plot([x], point["value"], "o", color=colour, markerfacecolor="none", gid="o")
+
+
+def _edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None:
+    """Marks at the edge of a panel for what has no place on its axis."""
+    if len(x):
+        x = x[:: max(1, len(x) // 6)]
+        ax.plot(
+            x, np.full(len(x), height), marker, color=colour, markersize=4,
+            transform=ax.get_xaxis_transform(), gid=marker,
+        )  # fmt: skip

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.lines import Lines, Quantity
-from stability.figures.panels import part
+from stability.figures.roles import part
 from stability.figures.select import COMMON, over_seeds, require
 from stability.figures.style import axes_of, drawn
 
@@ -93,10 +93,10 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     marks = frame[frame["quantity"] == "diverged"]
     limits = _limits(curves)
     what = {
-        TRAIN: Quantity("training loss (nats)", False, limits, _entropies),
-        VALID: Quantity("validation loss (nats)", False, limits, _entropies),
+        TRAIN: Quantity("loss (nats per token)", False, limits, _entropies),
+        VALID: Quantity("loss (nats per token)", False, limits, _entropies),
     }
-    lines = Lines(curves, what, "step", ["quantity"], width=width)
+    lines = Lines(curves, what, "step", "quantity", width=width)
     for cell in lines.cells:
         here = part(marks, cell.facet)
         for hue, dash, rows in lines.lines_of(here):

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from stability.figures import panels, style
+from stability.figures.roles import facets, part, title
 from stability.figures.select import CannotFill
 from stability.figures.style import axes_of, drawn
 
@@ -59,8 +60,8 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """A cell per variant: colour and number are the loss, a hatch says that seeds diverged."""
     axes = [a for a in axes_of(frame) if frame[a].nunique() > 1]
     axes.sort(key=lambda a: style.is_number(frame, a))
-    rows, columns, facets = _place(axes)
-    every = panels.facets(frame, facets)
+    rows, columns, rest = _place(axes)
+    every = facets(frame, rest)
     n_columns = len(style.levels(frame, columns)) if columns else 1
     n_rows = len(style.levels(frame, rows))
     across = max(1, min(len(every), int(width / max(0.55 * n_columns + 0.9, 2.0))))
@@ -70,9 +71,9 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     best = float(np.nanmin([frame["loss"].min(), worst - 1e-3]))
     norm = Normalize(best, worst)
     for i, (ax, where) in enumerate(zip(page.axes, every, strict=True)):
-        here = panels.part(frame, where)
+        here = part(frame, where)
         _grid(ax, frame, here, rows, columns, norm)
-        ax.set_title(panels.title(frame, where), pad=3)
+        ax.set_title(title(frame, where), pad=3)
         if i % across:
             ax.tick_params(labelleft=False)
     mappable = mpl.cm.ScalarMappable(norm, mpl.colormaps[CMAP])
@@ -113,7 +114,7 @@ def _grid(
     across: list[Any] = style.levels(frame, columns) if columns else [None]
     for y, v in enumerate(down):
         for x, w in enumerate(across):
-            cell = panels.part(here, {rows: v} | ({columns: w} if columns else {}))
+            cell = part(here, {rows: v} | ({columns: w} if columns else {}))
             if len(cell):
                 _cell(ax, x, y, cell.iloc[0], norm)
     ax.set_xlim(-0.5, len(across) - 0.5)

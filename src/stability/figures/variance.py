@@ -26,5 +26,5 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 def draw(frame: pd.DataFrame, width: float = 6.75, theory: pd.DataFrame | None = None) -> Figure:
     """Lines over blocks passed, on a log axis; at init and at the end."""
     what = {"variance": Quantity(r"variance of $x_l$")}
-    lines = Lines(frame, what, BLOCKS, ["when"], width=width, layers=True, theory=theory)
+    lines = Lines(frame, what, BLOCKS, "when", width=width, layers=True, theory=theory)
     return lines.close("geometric mean")

@@ -19,13 +19,13 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     """L2 norm of dLoss/dW, before clipping, of each weight matrix W of each block."""
     rows = matrices(frame[frame["kind"] == "weight_grad"])
     rows = require(rows, "weight gradients recorded (record.kinds)")
-    rows = ends(rows.assign(norm=l2(rows)))
-    return over_seeds(rows, ["when", "weight", "x"], "norm").assign(quantity="norm")
+    rows = ends(rows.assign(size=l2(rows)))
+    return over_seeds(rows, ["when", "weight", "x"], "size").assign(quantity="size")
 
 
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """A panel per weight; at init above the end."""
-    what = {"norm": Quantity(r"$\|\partial\mathcal{L}/\partial W\|$")}
-    lines = Lines(frame, what, BLOCKS, ["weight"], ["when"], width, layers=True)
+    what = {"size": Quantity(r"$\|\partial\mathcal{L}/\partial W\|$")}
+    lines = Lines(frame, what, BLOCKS, "weight", "when", width, layers=True)
     return lines.close("geometric mean")
