@@ -192,11 +192,9 @@ def test_the_largest_fp64_still_has_an_rms():
 def test_subnormals_and_values_near_the_maximum_are_counted_by_the_tensors_own_format(name):
     dtype = DTYPES[name]
     limits = torch.finfo(dtype)
-    x = torch.tensor(
-        [0.0, -0.0, limits.tiny, limits.tiny / 2, -limits.tiny / 4, 1.0]
-        + [limits.max, -limits.max, limits.max / 2, limits.max / 4, math.inf],
-        dtype=torch.float64,
-    ).to(dtype)
+    small = [0.0, -0.0, limits.tiny, limits.tiny / 2, -limits.tiny / 4, 1.0]
+    large = [limits.max, -limits.max, limits.max / 2, limits.max / 4, math.inf]
+    x = torch.tensor(small + large, dtype=torch.float64).to(dtype)
     found = measured(x)
     assert found["zeros"] == 2
     assert found["subnormal"] == 2
