@@ -45,17 +45,15 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
     """Sites and parameters of any module, under the keys of the tables.
 
     A module is a site where the pattern matches the end of its dotted name. The pattern's first
-    group is the layer's number; a second group, if any, names the sublayer (else ``block``). The site is
-    called ``resid_post``: what the module returns. A parameter belongs to the site it lies in.
+    group is the layer's number; a second group, if any, names the sublayer (else ``block``). The
+    site is called ``resid_post``: what the module returns. A parameter belongs to the site it lies in.
 
     Raises:
         ValueError: the pattern matches no module, lacks the group, or matches two under one name.
     """
     pattern = re.compile(rf"(?:^|\.){sites}$")
     if pattern.groups < 1:
-        raise ValueError(
-            f"sites={sites}: needs a group for the layer's number"
-        )
+        raise ValueError(f"sites={sites}: needs a group for the layer's number")
     places: dict[str, tuple[int, str]] = {}
     found: dict[Key, nn.Module] = {}
     for name, module in model.named_modules():
@@ -121,7 +119,7 @@ class Recording:
         record_s = 0.0
         if self.step % self.every == 0:
             self.recorder.updates(self._before, None)
-            rows = self.recorder.rows(run=self.run, step=self.step)
+            rows = self.recorder.take().rows(run=self.run, step=self.step)
             self.first_bad = self.first_bad or first_bad(rows)
             self.layers.append(rows)
             record_s = self.recorder.seconds

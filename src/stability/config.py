@@ -197,6 +197,13 @@ class Train:
         50, "steps between validations, 0 = at the end only", at_least(0), "steps"
     )
     eval_batches: int = knob(4, "batches per validation", at_least(1), "batches")
+    checkpoint_every: int = knob(
+        500,
+        "steps between checkpoints, 0 = only when interrupted",
+        at_least(0),
+        "steps",
+        identity=False,
+    )
     keep_checkpoint: bool = knob(
         False, "keep checkpoint.pt when the run ends", FLAG, identity=False
     )
@@ -210,6 +217,14 @@ class Record:
     kinds: list[str] = knob(list(KINDS), "what to record", subset(tuple(KINDS)))
     sites: list[str] = knob(
         list(SITES), "where to record activations and gradients", subset(tuple(SITES))
+    )
+    ring: int = knob(
+        0,
+        "last steps kept at full detail on the device, written when the run diverges; costs a"
+        " recording at every step",
+        at_least(0),
+        "steps",
+        identity=False,
     )
     flush_every: int = knob(
         50, "steps between writes to disk", at_least(1), "steps", identity=False
@@ -236,6 +251,11 @@ class Config:
         Legal(
             "none, dynamic, or a number > 0", lambda v: v in ("none", "dynamic") or above(0).test(v)
         ),
+    )
+    on_nonfinite: str = knob(
+        "stop",
+        "a non-finite loss or gradient: end the run, skip the update, or make it all the same",
+        one_of("stop", "skip", "continue"),
     )
     device: str = knob(
         "auto",

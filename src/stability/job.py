@@ -29,7 +29,7 @@ def execute(
     report: Report = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Run one cell and leave its folder complete.
+    """Run one cell, or the rest of it where the folder holds a checkpoint, and finish its folder.
 
     Args:
         config: resolved config with its ``choices``.
@@ -88,8 +88,9 @@ def _train(
         "stability.format": str(schema.FORMAT),
     }
     layers, steps = (Writer(folder, name, metadata) for name in ("layers", "steps"))
-    trainer = Trainer(built, run, layers, steps, report, stop)
+    trainer = Trainer(built, run, folder, layers, steps, report, stop)
     try:
+        trainer.resume()
         return trainer.run()
     finally:
         built.recorder.detach()

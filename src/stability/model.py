@@ -1,8 +1,9 @@
 """The GPT: embedding, blocks of sublayers in a placement, head. It names its sites and weights.
 
 The model knows nothing of recording. It hands out two maps, `GPT.sites` and `GPT.weights`, whose
-keys (layer, sublayer, name) are those of the tables; `initialise` draws every weight from a generator of
-its own, so that the same weight starts from the same draw whatever the depth, placement or dtype.
+keys (layer, sublayer, name) are those of the tables; `initialise` draws every weight from a
+generator of its own, so that the same weight starts from the same draw whatever the depth,
+placement or dtype.
 """
 
 import hashlib

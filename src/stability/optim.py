@@ -2,8 +2,8 @@
 
 The rules are torch's own. What is ours is the arithmetic around them: moments, eps and the update
 are in at least fp32 whatever the parameter's dtype (``train.state_dtype=fp32``), and only the
-write-back rounds. There is no fp32 master copy: what the rounding drops is lost, as an honest 16-bit
-run loses it.
+write-back rounds. There is no fp32 master copy: what the rounding drops is lost, as an honest
+16-bit run loses it.
 """
 
 import math

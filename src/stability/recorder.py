@@ -1,7 +1,7 @@
 """Stands at sites, parameters and gradients of any module, and turns what passes into rows.
 
 The recorder is told where to stand by a map {(layer, sublayer, site): module}; it knows nothing of
-the GPT or of the training loop. Statistics stay on the device until `Recorder.rows` fetches them
+the GPT or of the training loop. Statistics stay on the device until `Taken.rows` fetches them
 all in one copy. Recording never changes the training: it only reads, draws no random number, and
 its hooks leave values and gradients as they are.
 """
@@ -9,6 +9,7 @@ its hooks leave values and gradients as they are.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ class Recorder:
 
     Use: ``start()``; forward and backward passes, as many as make one step, ``pass_done()`` after
     each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, asked)``;
-    ``rows(...)``.
+    ``take()``.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Recorder:
     # One step --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a recorded step: everything that runs until `rows` belongs to it."""
+        """Begin a recorded step: everything that runs until `take` belongs to it."""
         self._passes, self._tensors, self._lost = {}, {}, None
         self.seconds, self._scales = 0.0, {}
         self._watch(True)
@@ -205,14 +206,11 @@ class Recorder:
                 lost = [((a != 0) & (m == 0)).sum() for a, m in zip(asked, moved, strict=True)]
                 self._lost = torch.stack(lost)
 
-    def rows(self, **constant: Any) -> Rows:
-        """The step's rows, in the order of execution, as columns of the layers table.
+    def take(self) -> "Taken":
+        """The step's numbers, still on the device, in the order of execution.
 
         Order: weights as the pass found them; activations forward; then, from the head down,
-        gradients of activations and of weights; updates. Waits for the device once.
-
-        Args:
-            constant: columns that are the same in every row (run, step).
+        gradients of activations and of weights; updates.
 
         Raises:
             RuntimeError: a hook that should have fired did not.
@@ -225,11 +223,8 @@ class Recorder:
             lost = torch.full_like(medians, -1.0)
             if self._lost is not None:
                 lost[-len(self._lost) :] = self._lost.to(lost.dtype)
-            host = torch.cat((vectors, medians[:, None], lost[:, None]), dim=1).cpu().double()
-            repeats = [len(keys) for _, keys in merged]
-            rows = np.repeat(host.numpy(), repeats, axis=0)
-            named = [(kind, key) for kind, keys in merged for key in _in_order(kind, keys)]
-        return _columns(named, rows, self._scales, constant)
+            numbers = torch.cat((vectors, medians[:, None], lost[:, None]), dim=1)
+        return Taken(numbers, list(merged), self._scales, self.seconds)
 
     def _assert_complete(self) -> None:
         absent = [slot for slot in self.expected if slot not in self._passes]
@@ -278,34 +273,41 @@ def _spell(key: Key) -> str:
     return f"layer {key.layer}, {key.sublayer}, {key.name}"
 
 
-def _in_order(kind: str, keys: tuple[Key, ...]) -> tuple[Key, ...]:
-    return keys[::-1] if kind == "grad" else keys
+@dataclass(frozen=True)
+class Taken:
+    """The numbers of one recorded step: a row for each slot, its fields, median token, lost."""
 
+    numbers: Tensor
+    slots: list[Slot]
+    scales: Mapping[str, float]
+    seconds: float
 
-def _columns(
-    named: Sequence[tuple[str, Key]],
-    rows: Any,
-    scales: Mapping[str, float],
-    constant: Mapping[str, Any],
-) -> Rows:
-    kinds = [kind for kind, _ in named]
-    divisor = np.array([scales.get(kind, 1.0) for kind in kinds])
-    columns = stats.columns(rows[:, :-2], divisor)
-    median, lost = rows[:, -2], rows[:, -1]
-    # Parameters have no token axis: not measured is null, which is not NaN.
-    tokenless = np.isnan(rows[:, stats.FIRST]) & (rows[:, stats.SS] >= 0)
-    first = np.ma.masked_array(columns.pop("first_share"), mask=tokenless)
-    return {
-        **{name: [value] * len(named) for name, value in constant.items()},
-        "layer": [key.layer for _, key in named],
-        "sublayer": [key.sublayer for _, key in named],
-        "site": [key.name for _, key in named],
-        "kind": kinds,
-        **columns,
-        "first_share": first,
-        "token_rms_median": np.ma.masked_array(median / divisor, mask=tokenless),
-        "lost": np.ma.masked_array(lost.astype(np.int64), mask=lost < 0),
-    }
+    def rows(self, **constant: Any) -> Rows:
+        """Columns of the layers table. Waits for the device, once.
+
+        Args:
+            constant: columns that are the same in every row (run, step).
+        """
+        slots = [(kind, keys[::-1] if kind == "grad" else keys) for kind, keys in self.slots]
+        named = [(kind, key) for kind, keys in slots for key in keys]
+        host = self.numbers.cpu().double().numpy().repeat([len(keys) for _, keys in slots], axis=0)
+        divisor = np.array([self.scales.get(kind, 1.0) for kind, _ in named])
+        columns = stats.columns(host[:, :-2], divisor)
+        median, lost = host[:, -2], host[:, -1]
+        # Parameters have no token axis: not measured is null, which is not NaN.
+        tokenless = np.isnan(host[:, stats.FIRST]) & (host[:, stats.SS] >= 0)
+        first = np.ma.masked_array(columns.pop("first_share"), mask=tokenless)
+        return {
+            **{name: [value] * len(named) for name, value in constant.items()},
+            "layer": [key.layer for _, key in named],
+            "sublayer": [key.sublayer for _, key in named],
+            "site": [key.name for _, key in named],
+            "kind": [kind for kind, _ in named],
+            **columns,
+            "first_share": first,
+            "token_rms_median": np.ma.masked_array(median / divisor, mask=tokenless),
+            "lost": np.ma.masked_array(lost.astype(np.int64), mask=lost < 0),
+        }
 
 
 def first_bad(rows: Rows) -> dict[str, Any] | None:

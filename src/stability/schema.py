@@ -122,6 +122,8 @@ RUNS_FILE = "runs.parquet"
 BATCH_FILE = "batch0.npz"
 LOG_FILE = "run.log"
 CHECKPOINT_FILE = "checkpoint.pt"
+FAILURE_FILE = "failure.pt"
+"""Weights and batch of the step at which a run diverged, for `stability.replay`."""
 PARTS = ".parts"
 """Suffix of the folder that holds a table's part files while a run is going on."""
 

@@ -1,7 +1,7 @@
 """What stands between the norm and the residual add: attention, MLP, linear; x_BTD -> branch_BTD.
 
-Weights carry the names that the tables use (``q k v attn_out mlp_in mlp_gate mlp_out linear``), each
-a matrix of its own. Nothing here is initialised: `stability.model.initialise` draws every weight.
+Weights carry the names that the tables use (``q k v attn_out mlp_in mlp_gate mlp_out linear``),
+each a matrix of its own. Nothing here is initialised: `stability.model.initialise` does that.
 """
 
 import math

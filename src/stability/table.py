@@ -131,11 +131,25 @@ class Writer:
     def close(self) -> None:
         """Flush, and gather all parts into the compacted file. Harmless when repeated."""
         self.flush()
+        if files(self._dir, self._table) != [compacted(self._dir, self._table)]:
+            self._compact(None)
+        self._sweep_parts()
+
+    def keep(self, steps: Iterable[int]) -> None:
+        """Drop the rows of all other steps: a resumed run writes those again."""
+        self._waiting.clear()
+        if files(self._dir, self._table):
+            self._compact(ds.field("step").isin(list(steps)))
+            self._sweep_parts()
+
+    def _compact(self, filter: ds.Expression | None) -> None:
+        """Gather all rows that pass the filter into the compacted file, then drop the parts."""
         whole = compacted(self._dir, self._table)
-        if not whole.exists() or files(self._dir, self._table) != [whole]:
-            rows = read(self._dir, self._table)
-            held = {**self._schema.metadata, PARTS_HELD: str(self._next).encode()}
-            self._write(rows.cast(self._schema).replace_schema_metadata(held), whole)
+        rows = read(self._dir, self._table, filter=filter)
+        held = {**self._schema.metadata, PARTS_HELD: str(self._next).encode()}
+        self._write(rows.cast(self._schema).replace_schema_metadata(held), whole)
+
+    def _sweep_parts(self) -> None:
         folder = self._dir / f"{self._table}{PARTS}"
         for leftover in [*_parts(self._dir, self._table), *folder.glob(".part-*")]:
             leftover.unlink()

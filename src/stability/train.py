@@ -11,22 +11,27 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stability import checkpoint
 from stability.build import Built, recorder_of
 from stability.model import IGNORED, loss_sum
 from stability.optim import learning_rate, total_norm
-from stability.recorder import Recorder, Rows, first_bad
+from stability.recorder import Recorder, Rows, Taken, first_bad
+from stability.schema import CHECKPOINT_FILE, FAILURE_FILE
 from stability.table import Writer
 
 log = logging.getLogger("stability")
 
 Report = Callable[[dict[str, Any]], None]
 REPORT_SECONDS = 0.25
+FLUSH_SECONDS = 60.0
+"""Rows wait no longer than this for their way to disk, however long a step takes."""
 
 SPIKE_WINDOW, SPIKE_LEAST = 50, 10
 SPIKE_LOSS, SPIKE_GRADIENT = 1.0, 10.0
@@ -55,10 +60,9 @@ class Step:
     number: int
     values: Tensor
     ready: Any
-    rows: Rows | None
+    taken: Taken | None
     val_loss: float | None
     began: float
-    record_s: float
 
 
 class Trainer:
@@ -67,6 +71,7 @@ class Trainer:
     Args:
         built: what the config builds.
         run: hash, for the tables.
+        folder: where checkpoints go.
         layers, steps: writers of the two tables.
         report: called a few times a second with the progress.
         stop: asked before each step whether to break off.
@@ -76,22 +81,25 @@ class Trainer:
         self,
         built: Built,
         run: str,
+        folder: Path,
         layers: Writer,
         steps: Writer,
         report: Report,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.built, self.run_hash, self.report, self.stop = built, run, report, stop
-        self.layers, self.steps = layers, steps
-        self.train = built.config["train"]
+        self.folder, self.layers, self.steps = folder, layers, steps
+        self.train, self.record = built.config["train"], built.config["record"]
+        self.policy = built.config["on_nonfinite"]
         self.updates = self.train["steps"]
         self.first = 0
         self.diverged = torch.tensor(False, device=built.device)
         self.pending: deque[Step] = deque()
         self.recent: deque[tuple[float, float]] = deque(maxlen=SPIKE_WINDOW)
+        self.ring: deque[tuple[int, Taken]] = deque(maxlen=self.record["ring"])
         self.lag = 1 if built.device.type == "cuda" else 0
         self.outcome = Outcome("completed", "completed", 0)
-        self.reported = 0.0
+        self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
 
     # Batches ---------------------------------------------------------------------------------
 
@@ -123,7 +131,8 @@ class Trainer:
         built.optimizer.zero_grad()
         tokens = (y_BT != IGNORED).sum()
         parts = self.train["accumulate"]
-        total = torch.zeros((), device=built.device, dtype=torch.float64 if self._fp64 else None)
+        dtype = torch.promote_types(built.precision.param, torch.float32)
+        total = torch.zeros((), device=built.device, dtype=dtype)
         for x, y in zip(x_BT.tensor_split(parts), y_BT.tensor_split(parts), strict=True):
             with built.precision.context(built.device):
                 loss = loss_sum(built.model(x), y) / tokens
@@ -131,10 +140,6 @@ class Trainer:
             recorder.pass_done()
             total += loss.detach()
         return total
-
-    @property
-    def _fp64(self) -> bool:
-        return self.built.precision.param == torch.float64
 
     @torch.no_grad()
     def validate(self) -> float:
@@ -167,36 +172,63 @@ class Trainer:
     # The loop --------------------------------------------------------------------------------
 
     def is_recorded(self, step: int) -> bool:
-        last = max(self.updates - 1, 0)
-        return step % self.built.config["record"]["every"] == 0 or step == last
+        """Whether the step's rows go to disk even if nothing goes wrong."""
+        return step % self.record["every"] == 0 or step == max(self.updates - 1, 0)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one; drop the rows that will be written again."""
+        state = checkpoint.load(self.folder / CHECKPOINT_FILE, self.run_hash, self.built.device)
+        if state is not None:
+            self.first = checkpoint.unpack(self.built, state)
+            self.recent.extend((loss, norm) for loss, norm in state["recent"])
+            log.info("resumed at step %d", self.first)
+        # A step that was recorded only because it was the last is no longer the last.
+        self.layers.keep(range(0, self.first, self.record["every"]))
+        self.steps.keep(range(self.first))
+
+    def _save(self, step: int) -> None:
+        """Write a checkpoint that ``step`` starts from; every row before it is on disk first."""
+        self._flush()
+        state = checkpoint.pack(self.built, step, self.run_hash)
+        state["recent"] = [list(pair) for pair in self.recent]
+        checkpoint.save(state, self.folder / CHECKPOINT_FILE)
+
+    def _flush(self) -> None:
+        self.flush_by = time.monotonic() + FLUSH_SECONDS
+        self.layers.flush()
+        self.steps.flush()
 
     def run(self) -> Outcome:
         """Train to the end, to divergence, or to the first ``stop``."""
         began = time.perf_counter()
         self.built.model.train()
+        self.outcome.steps_done = self.first
         batch = self._batch(self.first)
         for step in range(self.first, max(self.updates, 1)):
             if self.stop():
-                self.outcome.status, self.outcome.text = (
-                    "interrupted",
-                    f"interrupted at step {step}",
-                )
+                self._interrupt(step)
                 break
             self.pending.append(self._step(step, *batch))
             batch = self._batch(step + 1)
             if not self._settle(self.lag):
                 break
-            if (step + 1) % self.built.config["record"]["flush_every"] == 0:
-                self.layers.flush()
-                self.steps.flush()
+            self._keep_safe(step + 1)
         self._settle(0)
         self._finish()
         self.outcome.seconds = time.perf_counter() - began
         return self.outcome
 
+    def _keep_safe(self, done: int) -> None:
+        every = self.train["checkpoint_every"]
+        if every and done % every == 0 and done < self.updates:
+            if self._settle(0):
+                self._save(done)
+        elif done % self.record["flush_every"] == 0 or time.monotonic() > self.flush_by:
+            self._flush()
+
     def _step(self, step: int, x_BT: Tensor, y_BT: Tensor) -> Step:
         built, began = self.built, time.perf_counter()
-        recorder = built.recorder if self.is_recorded(step) else None
+        recorder = built.recorder if self.is_recorded(step) or self.ring.maxlen else None
         every = self.train["eval_every"]
         val_loss = self.validate() if every and step % every == 0 else None
         scale = built.loss_scale.scale.clone()
@@ -208,35 +240,41 @@ class Trainer:
         grads = built.optimizer.gradients(scale)
         norm = total_norm(grads)
         clip = self._clip(grads, norm)
-        bad = self._judge(loss, norm)
-        before = recorder.snapshot() if recorder and self.updates else None
-        if self.updates:
-            built.optimizer.step(step, (bad | self.diverged).to(torch.float32))
-        rows, record_s = None, 0.0
-        if recorder:
-            if before is not None:
-                skipped = bool(bad | self.diverged)
-                recorder.updates(before, None if skipped else built.optimizer.asked(before))
-            rows = recorder.rows(run=self.run_hash, step=step)
-            record_s = recorder.seconds
-        numbers = (loss, norm, clip, scale, bad, self.diverged)
+        bad, left_out = self._judge(loss, norm)
+        taken = self._update(step, left_out, recorder)
+        numbers = (loss, norm, clip, scale, bad, left_out, self.diverged)
         values = torch.stack([n.detach().to(torch.float64) for n in numbers])
         ready = None
         if self.lag:
             values = values.to("cpu", non_blocking=True)
             ready = torch.cuda.Event()
             ready.record()
-        return Step(step, values, ready, rows, val_loss, began, record_s)
+        return Step(step, values, ready, taken, val_loss, began)
 
-    def _judge(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Whether this step's update must be left out; latches ``diverged`` on the device."""
+    def _update(self, step: int, left_out: Tensor, recorder: Recorder | None) -> Taken | None:
+        """Make the update, unless it is left out, and take what was recorded."""
+        optimizer = self.built.optimizer
+        before = recorder.snapshot() if recorder and self.updates else None
+        if self.updates:
+            optimizer.step(step, left_out.to(torch.float32))
+        if recorder is None:
+            return None
+        if before is not None:
+            recorder.updates(before, None if bool(left_out) else optimizer.asked(before))
+        return recorder.take()
+
+    def _judge(self, loss: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether the step is bad, and whether its update is left out; latches ``diverged``."""
         scale = self.built.loss_scale
         lost = ~torch.isfinite(loss)
         bad = lost | ~torch.isfinite(norm)
         scale.update(bad)
-        hopeless = scale.scale < 1 if scale.dynamic else bad
-        self.diverged |= lost | hopeless
-        return bad
+        if self.policy == "continue":
+            return bad, torch.zeros_like(bad)
+        if self.policy == "stop":
+            hopeless = scale.scale < 1 if scale.dynamic else bad
+            self.diverged |= lost | hopeless
+        return bad, bad | self.diverged
 
     def _settle(self, keep: int) -> bool:
         """Let the host look at the steps but the last ``keep``; False where the run diverged."""
@@ -244,44 +282,52 @@ class Trainer:
             step = self.pending.popleft()
             if step.ready is not None:
                 step.ready.synchronize()
-            loss, norm, clip, scale, bad, diverged = step.values.tolist()
-            self._write(step, loss, norm, clip, scale, bool(bad))
+            loss, norm, clip, scale, bad, left_out, diverged = step.values.tolist()
+            self._write(step, loss, norm, clip, scale, bool(left_out))
             if diverged:
                 self.pending.clear()
-                self._explain(step)
+                self._diverge(step)
                 return False
+            if bad and self.outcome.first_bad is None:
+                self.outcome.first_bad = self._name_first_bad(step)
         return True
 
     def _write(
-        self, step: Step, loss: float, norm: float, clip: float, scale: float, bad: bool
+        self, step: Step, loss: float, norm: float, clip: float, scale: float, skipped: bool
     ) -> None:
-        train, tokens = self.train, self.train["batch_size"] * self.built.config["model"]["context"]
+        tokens = self.train["batch_size"] * self.built.config["model"]["context"]
         seconds = time.perf_counter() - step.began
+        record_s = step.taken.seconds if step.taken else 0.0
         row = {
             "run": self.run_hash,
             "step": step.number,
             "tokens": step.number * tokens,
             "loss": loss,
             "val_loss": step.val_loss,
-            "lr": learning_rate(train, step.number) if self.updates else 0.0,
+            "lr": learning_rate(self.train, step.number) if self.updates else 0.0,
             "grad_norm": norm,
             "clip_factor": clip,
             "loss_scale": scale,
-            "skipped": bad,
+            "skipped": skipped,
             "spike": self._spiked(loss, norm),
             "step_s": seconds,
-            "record_s": step.record_s,
+            "record_s": record_s,
         }
         self.steps.append({name: [value] for name, value in row.items()})
-        if step.rows is not None:
-            self.layers.append(step.rows)
+        if step.taken is not None and self.is_recorded(step.number):
+            self.layers.append(self._rows(step.taken, step.number))
+        elif step.taken is not None:
+            self.ring.append((step.number, step.taken))
         self.outcome.steps_done = step.number + 1
         self.outcome.final_loss = loss
-        self.outcome.record_seconds += step.record_s
+        self.outcome.record_seconds += record_s
         if (now := time.monotonic()) - self.reported > REPORT_SECONDS:
             self.reported = now
             shown = {k: row[k] for k in ("step", "loss", "grad_norm", "val_loss")}
             self.report({**shown, "steps": self.updates, "tokens_per_s": tokens / seconds})
+
+    def _rows(self, taken: Taken, step: int) -> Rows:
+        return taken.rows(run=self.run_hash, step=step)
 
     def _spiked(self, loss: float, norm: float) -> bool:
         spiked = False
@@ -294,25 +340,36 @@ class Trainer:
 
     # Ends ------------------------------------------------------------------------------------
 
-    def _explain(self, step: Step) -> None:
-        """Name the first non-finite tensor of a diverged step; run its pass again if need be."""
-        found = first_bad(step.rows) if step.rows is not None else None
-        if found is None:
-            rows = self._inspect(step.number)
-            found = first_bad(rows)
-            if step.rows is None:
-                self.layers.append(rows)
-        found = found or {
-            "step": step.number,
-            "layer": self.built.model.depth,
-            "sublayer": "head",
-            "site": "loss",
-            "kind": "act",
-        }
+    def _interrupt(self, step: int) -> None:
+        if self._settle(0):
+            self._save(step)
+            self.outcome.status = "interrupted"
+            self.outcome.text = f"interrupted before step {step}"
+
+    def _diverge(self, step: Step) -> None:
+        """Keep what the failing step started from, and the steps before it at full detail."""
+        found = self._name_first_bad(step)
+        self.outcome.status, self.outcome.first_bad = "diverged", found
         where = "{kind} at layer {layer}, {sublayer}, {site}".format(**found)
-        self.outcome.status = "diverged"
-        self.outcome.first_bad = found
         self.outcome.text = f"diverged at step {step.number}: first non-finite {where}"
+        x_BT, y_BT = self._batch(step.number)
+        state = checkpoint.pack(self.built, step.number, self.run_hash)
+        checkpoint.save({**state, "x": x_BT, "y": y_BT}, self.folder / FAILURE_FILE)
+        if not self.is_recorded(step.number):
+            self.layers.append(self._inspect(step.number))
+        for number, taken in self.ring:
+            if number != step.number:
+                self.layers.append(self._rows(taken, number))
+        if not self.ring.maxlen:
+            self._run_again(step.number)
+
+    def _name_first_bad(self, step: Step) -> dict[str, Any]:
+        """The first non-finite tensor of a step; runs its pass again where it was not recorded."""
+        found = first_bad(self._rows(step.taken, step.number)) if step.taken else None
+        if found is None and self.policy != "continue":
+            found = first_bad(self._inspect(step.number))
+        head = {"layer": self.built.model.depth, "sublayer": "head", "site": "loss", "kind": "act"}
+        return found or {"step": step.number, **head}
 
     def _inspect(self, step: int) -> Rows:
         """Every row of a step but its update, whose weights are still what it started from."""
@@ -322,11 +379,23 @@ class Trainer:
         recorder.start()
         self._pass(*self._batch(step), step, recorder)
         recorder.gradients(float(self.built.loss_scale.scale))
-        rows = recorder.rows(run=self.run_hash, step=step)
+        taken = recorder.take()
         recorder.detach()
         for buffer, value in zip(model.buffers(), kept, strict=True):
             buffer.copy_(value)
-        return rows
+        return self._rows(taken, step)
+
+    def _run_again(self, end: int) -> None:
+        """Record the steps since the last checkpoint that were not recorded the first time."""
+        state = checkpoint.load(self.folder / CHECKPOINT_FILE, self.run_hash, self.built.device)
+        if state is None:
+            return
+        self.diverged.fill_(False)
+        self.ring = deque(maxlen=1)  # a ring makes every step a recorded one
+        for step in range(checkpoint.unpack(self.built, state), end):
+            taken = self._step(step, *self._batch(step)).taken
+            if taken is not None and not self.is_recorded(step):
+                self.layers.append(self._rows(taken, step))
 
     def _finish(self) -> None:
         outcome = self.outcome
@@ -335,4 +404,9 @@ class Trainer:
             if not math.isfinite(outcome.final_val_loss):
                 outcome.status = "diverged"
                 outcome.text = "diverged: the validation loss of the final weights is not finite"
+        if outcome.status != "interrupted":
+            if outcome.status == "completed" and self.train["keep_checkpoint"]:
+                self._save(self.updates)
+            else:
+                (self.folder / CHECKPOINT_FILE).unlink(missing_ok=True)
         log.info("%s after %d steps", outcome.text, outcome.steps_done)
