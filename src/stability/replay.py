@@ -1,0 +1,216 @@
+"""``python -m stability.replay RUN``: the step at which a run diverged, run again under a lens.
+
+Loads the weights and the batch that the failing step started from, repeats the step with every
+operation watched, and says which one made the first non-finite value out of finite inputs. Fused
+attention is then opened (the math kernel), so that scores and softmax show. ``--dtype`` repeats the
+step in a second format beside the run's.
+"""
+
+import argparse
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stability import construct
+from stability.build import device_of, model_of, recorder_of
+from stability.config import DTYPES, ConfigError
+from stability.model import GPT, IGNORED, loss_sum
+from stability.precision import PRECISIONS
+from stability.recorder import Rows
+from stability.schema import CONFIG_FILE, FAILURE_FILE
+from stability.trace import Operation, Seen, Trace
+
+REPLAY_FILE = "replay.parquet"
+BEFORE = 6
+"""Operations shown before the culprit."""
+
+
+class Refused(Exception):
+    """A run that cannot be replayed; one line."""
+
+
+def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and failing state of a run.
+
+    Raises:
+        Refused: no run, or none that kept a failing step.
+    """
+    try:
+        config = yaml.safe_load((folder / CONFIG_FILE).read_text())
+        state = torch.load(folder / FAILURE_FILE, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        what = "is no run" if not (folder / CONFIG_FILE).exists() else "has not diverged"
+        raise Refused(f"{folder}: {what} (no {Path(error.filename).name})") from error
+    except Exception as error:
+        raise Refused(f"{folder}: damaged ({str(error).splitlines()[0]})") from error
+    return config, state
+
+
+def prepare(config: dict[str, Any], state: dict[str, Any], dtype: str) -> GPT:
+    """The model as the failing step found it, its weights cast to a dtype."""
+    vocab = state["model"]["embed.wte"].shape[0]
+    model = model_of({**config, "dtype": dtype, "compile": False}, vocab)
+    model.load_state_dict(state["model"])
+    return model.to(device_of(config)).train()
+
+
+def repeat(
+    config: dict[str, Any], state: dict[str, Any], model: GPT, dtype: str, lens: Any
+) -> None:
+    """The forward and backward pass of the failing step, inside a context."""
+    device = next(model.parameters()).device
+    x, y = state["x"].to(device), state["y"].to(device)
+    if config["model"]["dropout"] > 0:
+        torch.manual_seed(config["seed"] * 1_000_003 + state["step"])
+    model.zero_grad()
+    tokens = (y != IGNORED).sum()
+    parts = config["train"]["accumulate"]
+    scale = state["loss_scale"]["scale"].to(device)
+    with lens:
+        for xs, ys in zip(x.tensor_split(parts), y.tensor_split(parts), strict=True):
+            with PRECISIONS[dtype].context(device):
+                loss = loss_sum(model(xs), ys) / tokens
+            (loss * scale).backward()
+
+
+def watch(config: dict[str, Any], state: dict[str, Any], dtype: str, open_attention: bool) -> Trace:
+    """The failing step with every operation watched."""
+    model = prepare(config, state, dtype)
+    kernel: AbstractContextManager[Any] = (
+        sdpa_kernel(SDPBackend.MATH) if open_attention else nullcontext()
+    )
+    trace = Trace(model.sites())
+    with kernel:
+        repeat(config, state, model, dtype, trace)
+    return trace
+
+
+def sites(config: dict[str, Any], state: dict[str, Any], dtype: str) -> Rows:
+    """The failing step's rows at every site and parameter, in a dtype."""
+    model = prepare(config, state, dtype)
+    recorder = recorder_of({**config, "compile": False}, model, all_kinds=True)
+    recorder.start()
+    repeat(config, state, model, dtype, nullcontext())
+    recorder.gradients(float(state["loss_scale"]["scale"]))
+    rows = recorder.take().rows(step=state["step"])
+    recorder.detach()
+    return rows
+
+
+def show_seen(tensors: tuple[Seen, ...]) -> str:
+    """Tensors in a cell: shape, largest magnitude, and how many entries are not finite."""
+    cells = []
+    for t in tensors:
+        bad = f", {t.nonfinite} non-finite" if t.nonfinite else ""
+        cells.append(f"{t.dtype}{list(t.shape)} max {t.absmax:.3g}{bad}")
+    return "\n".join(cells)
+
+
+def show_operations(trace: Trace, culprit: Operation, console: Console) -> None:
+    """The culprit and what came before it."""
+    table = Table(title="the operations up to the first non-finite value", show_lines=True)
+    for name in ("#", "pass", "where", "operation", "read", "wrote"):
+        table.add_column(name, overflow="fold")
+    for op in trace.operations[max(0, culprit.number - BEFORE) : culprit.number + 1]:
+        cells = (str(op.number), op.phase, op.place, op.name)
+        style = "bold red" if op is culprit else ""
+        table.add_row(*cells, show_seen(op.inputs), show_seen(op.outputs), style=style)
+    console.print(table)
+
+
+def show_sites(columns: dict[str, Rows], console: Console) -> None:
+    """Largest magnitude at each site around the first bad one, in each dtype."""
+    first = next(iter(columns.values()))
+    bad = [i for i, n in enumerate(first["nonfinite"]) if n]
+    middle = bad[0] if bad else 0
+    table = Table(title="largest finite magnitude (non-finite entries) around the first bad site")
+    for name in ("kind", "layer", "sublayer", "site", *columns):
+        table.add_column(name)
+    for i in range(max(0, middle - 2 * BEFORE), min(len(first["site"]), middle + BEFORE)):
+        key = [str(first[c][i]) for c in ("kind", "layer", "sublayer", "site")]
+        cells = [f"{r['absmax'][i]:.3g} ({r['nonfinite'][i]})" for r in columns.values()]
+        table.add_row(*key, *cells, style="bold red" if i == middle else "")
+    console.print(table)
+
+
+def save(trace: Trace, path: Path) -> None:
+    """Every operation with every tensor it wrote, as parquet."""
+    rows = [
+        {
+            "number": op.number,
+            "pass": op.phase,
+            "place": op.place,
+            "operation": op.name,
+            "output": i,
+            "dtype": t.dtype,
+            "shape": str(list(t.shape)),
+            "absmax": t.absmax,
+            "nonfinite": t.nonfinite,
+        }
+        for op in trace.operations
+        for i, t in enumerate(op.outputs)
+    ]
+    hidden = path.with_name(f".{path.name}.tmp")
+    pq.write_table(pa.Table.from_pylist(rows), hidden)
+    hidden.replace(path)
+
+
+def explain(folder: Path, beside: str | None, console: Console) -> int:
+    """Replay a run and say what broke; returns the exit code."""
+    config, state = load(folder)
+    dtype = config["dtype"]
+    console.print(f"{folder}: step {state['step']}, dtype {dtype}", soft_wrap=True)
+    trace = watch(config, state, dtype, open_attention=False)
+    culprit = trace.culprit()
+    if culprit is not None and "attention" in culprit.name:
+        console.print(f"{culprit.name} made it; the same step with attention opened:")
+        opened = watch(config, state, dtype, open_attention=True)
+        trace, culprit = (opened, opened.culprit()) if opened.culprit() else (trace, culprit)
+    if culprit is None:
+        console.print("no operation made a non-finite value out of finite ones")
+    else:
+        show_operations(trace, culprit, console)
+    columns = {name: sites(config, state, name) for name in dict.fromkeys((dtype, beside)) if name}
+    show_sites(columns, console)
+    save(trace, folder / REPLAY_FILE)
+    if culprit is not None:
+        console.print(
+            f"[bold]{culprit.name}[/] ({culprit.phase}, {culprit.place}) made the first non-finite "
+            f"value, out of finite inputs: {show_seen(culprit.inputs)}".replace("\n", "; "),
+            soft_wrap=True,
+        )
+    console.print(f"every operation: {folder / REPLAY_FILE}", soft_wrap=True)
+    return 0 if culprit is not None else 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m stability.replay", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a run that diverged")
+    parser.add_argument("--dtype", choices=DTYPES, help="repeat the step in this format as well")
+    parser.add_argument("--config-dir", type=Path, help="folder of modules the run's yaml needs")
+    parser.add_argument(
+        "--allow", action="append", default=[], help="module the run may build from"
+    )
+    args = parser.parse_args(argv)
+    construct.allow(*args.allow)
+    if args.config_dir:
+        construct.trust(args.config_dir)
+    try:
+        return explain(args.run, args.dtype, Console())
+    except (Refused, ConfigError) as error:
+        print(f"replay: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
