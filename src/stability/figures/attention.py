@@ -48,9 +48,9 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """Logit beside entropy; at init above the end."""
     top = 1.1 * float(frame["bound"].max())
     what = {
-        LARGEST: Quantity("largest |attention logit|"),
+        LARGEST: Quantity(r"max $|q\cdot k|/\sqrt{K}$"),
         ENTROPY: Quantity(
-            "mean entropy (nats)",
+            "entropy (nats)",
             log=False,
             limits=(0.0, top),
             guides=lambda rows: [(b, "uniform attention") for b in rows["bound"].unique()],

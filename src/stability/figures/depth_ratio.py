@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from stability.figures.lines import Lines, Quantity
 from stability.figures.roles import MAX_LINES
+from stability.figures.scales import whole_x
 from stability.figures.select import COMMON, CannotFill, ends, over_seeds, require
 from stability.figures.style import axes_of, drawn
 from stability.index import block_outputs, l2
@@ -23,9 +23,7 @@ STEPS = "ends"
 QUANTITIES = {
     "variance": Quantity(r"$\mathrm{Var}(x_L)\,/\,\mathrm{Var}(x_1)$"),
     "gradient": Quantity(r"$\|\delta_1\|\,/\,\|\delta_L\|$"),
-    "gradient, median token": Quantity(
-        r"median$_t\,\|\delta_{1,t}\|\,/\,$median$_t\,\|\delta_{L,t}\|$"
-    ),
+    "gradient, median token": Quantity(r"$\|\delta_{1,t}\|\,/\,\|\delta_{L,t}\|$"),
 }
 
 
@@ -53,14 +51,17 @@ def _ratio(
     rows: pd.DataFrame, kind: str, column: str, quantity: str, last_first: bool = False
 ) -> pd.DataFrame:
     """Ratio of the outer blocks' values per run and end, averaged over seeds."""
-    mine = rows[(rows["kind"] == kind) & rows[column].notna()].sort_values("l")
+    mine = rows[rows["kind"] == kind].sort_values("l")
+    if not mine[column].notna().any():
+        return mine.iloc[:0]
     by = mine.groupby(["run", "when"], observed=True)
-    first, last = by.head(1).copy(), by[column].transform("last").loc[by.head(1).index]
+    outer = by.head(1).assign(x=lambda f: f["depth"])
+    last = by[column].transform(lambda values: values.iloc[-1]).loc[outer.index]
+    first = outer[column]
     with np.errstate(divide="ignore", invalid="ignore"):
-        first["ratio"] = last / first[column] if last_first else first[column] / last
-    first = first.assign(x=first["depth"])
-    first.attrs = rows.attrs
-    return over_seeds(first, ["when", "x"], "ratio").assign(quantity=quantity)
+        outer["ratio"] = last / first if last_first else first / last
+    outer.attrs = rows.attrs
+    return over_seeds(outer, ["when", "x"], "ratio").assign(quantity=quantity)
 
 
 def _with_fits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -84,7 +85,8 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     lines = Lines(frame, QUANTITIES, "depth $L$", "quantity", "when", width, without=["depth"])
     depths = sorted(int(d) for d in frame["x"].unique())
     for cell in lines.cells:
-        _depth_axis(cell.ax, depths)
+        whole_x(cell.ax, depths)
+        cell.ax.set_xlim(right=depths[-1] * (depths[-1] / depths[0]) ** 0.22)  # room for exponents
         drawn_lines = lines.lines_of(cell.rows)
         labels = []
         for hue, dash, line in drawn_lines:
@@ -95,34 +97,21 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
                 cell.ax.plot(x, factor * x**slope, color=colour, linewidth=0.6, alpha=0.7)
                 labels.append((float(factor * x[-1] ** slope), f"{slope:.2f}", colour))
         if len(labels) <= MAX_LINES:
-            _label(cell.ax, labels)
+            _label(cell.ax, depths[-1], labels)
     return lines.close("geometric mean", "Thin lines: fits c L^a; numbers: the exponents a.")
 
 
-def _depth_axis(ax: Axes, depths: list[int]) -> None:
-    ax.set_xscale("log")
-    ax.set_xlim(depths[0] / 1.15, depths[-1] * 1.15)
-    ticks = depths
-    while len(ticks) > 5:
-        ticks = [*ticks[:-1:2], ticks[-1]]
-    ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xticks(ticks, [str(t) for t in ticks])
-
-
-def _label(ax: Axes, labels: list[tuple[float, str, str]]) -> None:
-    """Exponents at the right edge, moved apart where they would overlap."""
+def _label(ax: Axes, depth: int, labels: list[tuple[float, str, str]]) -> None:
+    """Exponents beside the ends of their lines, moved apart where they would overlap."""
     low, high = np.log10(ax.get_ylim())
-    places = [min(max((np.log10(y) - low) / (high - low), 0.0), 1.0) for y, _, _ in labels]
+    places = [float(np.clip((np.log10(y) - low) / (high - low), 0.03, 0.97)) for y, _, _ in labels]
+    gap = min(0.09, 0.94 / max(len(labels) - 1, 1))
     order = sorted(range(len(labels)), key=lambda i: places[i])
-    gap = min(0.1, 1.0 / max(len(labels) - 1, 1))
     spread: list[float] = []
     for i in order:
         spread.append(max(places[i], spread[-1] + gap) if spread else places[i])
-    over = max(0.0, spread[-1] - 1.0) if spread else 0.0
+    over = max(0.0, spread[-1] - 0.97) if spread else 0.0
     for i, y in zip(order, spread, strict=True):
         _, text, colour = labels[i]
-        ax.annotate(
-            text, (1.01, y - over), xycoords="axes fraction", fontsize=6, va="center", color=colour
-        )  # fmt: skip
+        where = ax.get_xaxis_transform()
+        ax.text(depth * 1.1, y - over, text, transform=where, fontsize=6, va="center", color=colour)

@@ -1,10 +1,10 @@
 """Dynamic range by layer against the limits of the number format, and of Adam's eps."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.lines import BLOCKS, Lines, Quantity
+from stability.figures.scales import short
 from stability.figures.select import COMMON, ends, matrices, over_seeds, require
 from stability.figures.style import drawn
 from stability.index import block_outputs
@@ -69,15 +69,15 @@ def _extreme(rows: pd.DataFrame, column: str, choose: str) -> pd.DataFrame:
 
 
 def _largest(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return [(v, f"{f} max {_short(v)}") for f, v in _distinct(rows, "max")]
+    return [(v, f"{f} max {short(v)}") for f, v in _distinct(rows, "max")]
 
 
 def _smallest(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return [(v, f"{f} smallest normal {_short(v)}") for f, v in _distinct(rows, "tiny")]
+    return [(v, f"{f} smallest normal {short(v)}") for f, v in _distinct(rows, "tiny")]
 
 
 def _eps(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return _smallest(rows) + [(v, f"Adam's eps {_short(v)}") for v in rows["eps"].dropna().unique()]
+    return _smallest(rows) + [(v, f"Adam's eps {short(v)}") for v in rows["eps"].dropna().unique()]
 
 
 def _distinct(rows: pd.DataFrame, name: str) -> list[tuple[str, float]]:
@@ -85,18 +85,10 @@ def _distinct(rows: pd.DataFrame, name: str) -> list[tuple[str, float]]:
     return [(str(f), float(v)) for f, v in pairs.itertuples(index=False)]
 
 
-def _short(value: float) -> str:
-    if 1 <= value < 1e6:
-        return f"{value:.0f}"
-    power = int(np.floor(np.log10(value)))
-    lead = value / 10.0**power
-    return f"$10^{{{power}}}$" if abs(lead - 1) < 0.01 else f"${lead:.1f}\\times10^{{{power}}}$"
-
-
 QUANTITIES = {
-    LARGEST: Quantity("largest |activation|", guides=_largest),
+    LARGEST: Quantity("|activation|", guides=_largest),
     GRADIENT: Quantity(r"rms of $\delta_l$", guides=_smallest),
-    WEIGHT: Quantity(r"smallest rms of a $\partial\mathcal{L}/\partial W$", guides=_eps),
+    WEIGHT: Quantity(r"rms of $\partial\mathcal{L}/\partial W$", guides=_eps),
 }
 
 
@@ -106,5 +98,5 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     lines = Lines(frame, QUANTITIES, BLOCKS, "quantity", "when", width, layers=True)
     far = []
     for name in ("max", "tiny"):
-        far += [f"{f} {name} = {_short(v)}" for f, v in _distinct(frame, name)]
+        far += [f"{f} {name} = {short(v)}" for f, v in _distinct(frame, name)]
     return lines.close("geometric mean", f"Limits: {'; '.join(far)}; dotted where within reach.")

@@ -19,7 +19,7 @@ WHAT = "gradients recorded at resid_post"
 
 QUANTITIES = {
     "all tokens": Quantity(r"$\|\delta_l\|$"),
-    "median token": Quantity(r"median$_t\,\|\delta_{l,t}\|$"),
+    "median token": Quantity(r"$\|\delta_{l,t}\|$"),
     "share of token 0": Quantity(r"$\|\delta_{l,0}\|^2\,/\,\|\delta_l\|^2$", False, (-0.03, 1.03)),
 }
 

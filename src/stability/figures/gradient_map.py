@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.heat import draw_maps, several_steps
-from stability.figures.select import COMMON, over_seeds, require
+from stability.figures.select import COMMON, over_seeds, require, together
 from stability.figures.style import drawn
 from stability.index import block_outputs, l2
 
@@ -18,7 +18,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     """L2 norm over all tokens of delta_l = dLoss/dx_l, l = 1 .. L, at every recorded step."""
     rows = block_outputs(frame[frame["kind"] == "grad"]).rename(columns={"l": "x"})
     rows = several_steps(require(rows[rows["x"] > 0], "gradients recorded at resid_post"))
-    return over_seeds(rows.assign(size=l2(rows)), ["x", "step"], "size")
+    return over_seeds(together(rows.assign(size=l2(rows))), ["x", "step"], "size")
 
 
 @drawn

@@ -8,11 +8,11 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from stability.figures import panels, style
 from stability.figures.roles import facets, part, title
-from stability.figures.scales import log_limits
+from stability.figures.scales import log_limits, log_ticks
 from stability.figures.select import CannotFill
 
 
@@ -29,10 +29,10 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
     names.sort(key=lambda a: style.is_number(frame, a))
     every = facets(frame, names)
     shown = every[: panels.MAX_PANELS]
-    columns = min(len(shown), 2 if width < 4 else 3 if width < 6 else 4)
-    if len(names) > 1 and frame[names[-1]].nunique() <= 4:
-        columns = min(columns, int(frame[names[-1]].nunique()))
-    page = panels.Page(len(shown), columns, width)
+    most = 2 if width < 4 else 3 if width < 6 else 4
+    inner = frame[names[-1]].nunique() if len(names) > 1 else most + 1
+    columns = inner if inner <= most else -(-len(shown) // -(-len(shown) // most))
+    page = panels.Page(len(shown), columns, width, least=1.2, most=1.9)
     if len(every) > len(shown):
         page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
     low, high = log_limits(frame["value"])
@@ -45,8 +45,7 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
         if i + columns >= len(shown):
             ax.set_xlabel("step")
     bar = page.figure.colorbar(mesh, ax=page.axes, label=label, aspect=30, pad=0.01, fraction=0.04)
-    bar.ax.yaxis.set_major_locator(LogLocator(numticks=7))
-    bar.ax.yaxis.set_minor_locator(NullLocator())
+    log_ticks(bar.ax.yaxis, (low, high))
     bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
     bar.outline.set_linewidth(0.5)
     special = [

@@ -69,7 +69,9 @@ class Lines:
         layers: bool = False,
         theory: pd.DataFrame | None = None,
     ) -> None:
-        self.frame, self.quantities, self.theory = frame, quantities, theory
+        order = pd.CategoricalDtype(list(quantities))
+        self.frame = frame = frame.assign(quantity=frame["quantity"].astype(order))
+        self.quantities, self.theory = quantities, theory
         self.layers, self.x = layers, x
         self.roles = roles(frame, without)
         self.looks = marks(frame, self.roles)
@@ -109,20 +111,20 @@ class Lines:
             scales.log_y(ax, limits)
         else:
             ax.set_ylim(*limits)
-        self._heads(cell, across)
-        self._guides(ax, quantity.guides(cell.rows))
+        first = self._heads(cell, across)
+        self._guides(ax, quantity.guides(cell.rows), first)
         lines = self.lines_of(cell.rows)
         if self.layers and lines:
             lengths = [max(1, int(line["x"].max())) for _, _, line in lines]
             scales.layer_x(ax, lengths, bool((self.frame["x"] == 0).any()))
-        for hue, dash, line in lines:
-            self._line(ax, line, self.looks(hue, dash))
+        for i, (hue, dash, line) in enumerate(lines):
+            self._line(ax, line, self.looks(hue, dash), i, len(lines))
         if self.theory is not None:
             for _, _, line in self.lines_of(part(self.theory, cell.facet | cell.where)):
                 ax.plot(line["x"], line["value"], color=style.INK, linewidth=0.8, linestyle="--")
 
-    def _heads(self, cell: Cell, across: str) -> None:
-        """Titles and labels: in a grid at its edges only, else above each panel."""
+    def _heads(self, cell: Cell, across: str) -> bool:
+        """Titles and labels, in a grid at its edges; whether the panel shows a scale of its own."""
         ax, place = cell.ax, len(self.cells)
         row, column = divmod(place, self.columns)
         texts = {
@@ -143,19 +145,22 @@ class Lines:
             ax.set_xlabel(self.x)
         label = self.quantities[cell.quantity].label
         before = self.cells[-1] if column else None
-        if before and label == self.quantities[before.quantity].label:
-            ax.tick_params(labelleft=False)
-        else:
+        own = before is None or label != self.quantities[before.quantity].label
+        if own:
             ax.set_ylabel(label)
+        else:
+            ax.tick_params(labelleft=False)
+        return own
 
-    def _guides(self, ax: Axes, guides: list[tuple[float, str]]) -> None:
+    @staticmethod
+    def _guides(ax: Axes, guides: list[tuple[float, str]], named: bool) -> None:
         low, high = ax.get_ylim()
         for value, text in guides:
             if low < value < high:
                 ax.axhline(value, color=style.INK, linewidth=0.7, linestyle=(0, (1, 1.5)))
                 ax.annotate(
-                    text, (1, value), xycoords=("axes fraction", "data"), xytext=(-1, 1),
-                    textcoords="offset points", ha="right", va="bottom", fontsize=6,
+                    text if named else "", (0, value), xycoords=("axes fraction", "data"),
+                    xytext=(2, 1), textcoords="offset points", va="bottom", fontsize=6,
                 )  # fmt: skip
 
     def lines_of(self, rows: pd.DataFrame) -> list[tuple[Any, Any, pd.DataFrame]]:
@@ -168,7 +173,9 @@ class Lines:
             found.append((hue, combo[self.roles.dash] if self.roles.dash else None, line))
         return found
 
-    def _line(self, ax: Axes, line: pd.DataFrame, looks: dict[str, Any]) -> None:
+    def _line(
+        self, ax: Axes, line: pd.DataFrame, looks: dict[str, Any], place: int, count: int
+    ) -> None:
         """One curve with its band. What a log axis cannot show is marked at the panel's edge."""
         log = ax.get_yscale() == "log"
         if self.layers:
@@ -176,9 +183,11 @@ class Lines:
             line = line[line["x"] > 0]
         x, y = line["x"].to_numpy(float), line["value"].to_numpy(float)
         shown = np.isfinite(y) & ((y > 0) | (not log))
-        every = max(1, len(x) // 6)
+        every = max(
+            1, len(x) // 6, min(count, len(x) // 3)
+        )  # marks take turns where lines coincide
         ax.plot(
-            x, np.where(shown, y, np.nan), markevery=(len(ax.lines) % every, every),
+            x, np.where(shown, y, np.nan), markevery=(place % every, every),
             markeredgecolor="white", markeredgewidth=0.3, **looks,
         )  # fmt: skip
         if (line["seeds"] > 1).any():

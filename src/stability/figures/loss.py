@@ -89,7 +89,7 @@ def _like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """Training beside validation; entropies of the data as lines, divergence as a cross."""
-    curves = frame[frame["quantity"] != "diverged"]
+    curves = frame[frame["quantity"] != "diverged"].assign(not_finite=0)  # the crosses say it
     marks = frame[frame["quantity"] == "diverged"]
     limits = _limits(curves)
     what = {

@@ -101,11 +101,13 @@ def outcome_notes(frame: pd.DataFrame) -> list[str]:
     said = []
     for _, v in bad.iterrows():
         who = ", ".join(style.label(frame, a, v[a]) for a in names)
-        of = f"{v['diverged']} of {v['runs']} diverged"
+        of = f"{v['diverged']:.0f} of {v['runs']:.0f} diverged"
         said.append(f"{who}: {of}" if who else of)
     if len(said) > 8:
         more = bad.iloc[8:]
-        said[8:] = [f"{len(more)} more variants: {more['diverged'].sum()} of {more['runs'].sum()}"]
+        said[8:] = [
+            f"{len(more)} more variants: {more['diverged'].sum():.0f} of {more['runs'].sum():.0f}"
+        ]
     return ["; ".join(said) + "."] if said else []
 
 

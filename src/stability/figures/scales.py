@@ -5,45 +5,83 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.axis import Axis
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
+
+MIN_DECADES = 0.6
+"""A log axis spans at least a factor of 4, so that noise does not look like a trend."""
 
 
 def log_limits(values: Any, guides: Sequence[float] = ()) -> tuple[float, float]:
-    """Limits of a log axis around positive values, at least a decade apart."""
+    """Limits of a log axis around the positive values."""
     numbers = np.asarray([*np.ravel(np.asarray(values, float)), *guides], float)
     numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
     if not len(numbers):
         return 0.1, 10.0
     low, high = np.log10(numbers.min()), np.log10(numbers.max())
-    pad = max(0.06 * (high - low), (1 - (high - low)) / 2, 0.05)
-    return 10.0 ** max(low - pad, -307), 10.0 ** min(high + pad, 307)
+    pad = max(0.06 * (high - low), (MIN_DECADES - (high - low)) / 2)
+    return float(10 ** max(low - pad, -307.0)), float(10 ** min(high + pad, 307.0))
 
 
 def log_y(ax: Axes, limits: tuple[float, float]) -> None:
-    """A log axis with few labels, all of them powers of ten."""
+    """A vertical log axis."""
     ax.set_yscale("log")
     ax.set_ylim(*limits)
-    decades = np.log10(limits[1]) - np.log10(limits[0])
-    ax.yaxis.set_major_locator(LogLocator(numticks=6))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    if decades > 3:
-        ax.yaxis.set_minor_locator(NullLocator())
+    log_ticks(ax.yaxis, limits)
 
 
-def layer_x(ax: Axes, lengths: Sequence[int], embedding: bool, labelled: bool = True) -> None:
-    """The axis of blocks passed; a log axis where lines of very different length share a panel."""
+def log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
+    """Few labels on a log axis: powers of ten, and 2 and 5 times them where it is short."""
+    decades = np.log10(limits[1] / limits[0]) if limits[1] / limits[0] < 1e300 else 300
+    if decades < 1.7:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    else:
+        axis.set_major_locator(LogLocator(numticks=6))
+    axis.set_minor_formatter(NullFormatter())
+    if decades > 4:
+        axis.set_minor_locator(NullLocator())
+
+
+def short(value: float) -> str:
+    """A number for a label: 0.05, 65504, 2x10^-8."""
+    if 0.01 <= value < 1e5:
+        return f"{value:.5g}"
+    power = int(np.floor(np.log10(value) + 1e-9))
+    lead = f"{value / 10.0**power:.1f}".removesuffix(".0")
+    return f"$10^{{{power}}}$" if lead == "1" else f"${lead}\\times10^{{{power}}}$"
+
+
+def layer_x(ax: Axes, lengths: Sequence[int], embedding: bool) -> None:
+    """The axis of blocks passed; a log axis where lines of very different length share a panel.
+
+    On a log axis the embedding stands at 0.5, labelled 0.
+    """
     longest = max(lengths)
-    if longest >= 3 * min(lengths) and len(set(lengths)) > 1:
-        ax.set_xscale("log")
-        ax.set_xlim((0.42 if embedding else 0.9), longest * 1.15)
-        inner = sorted({n for n in lengths if n > 1})
-        while len(inner) > 5:
-            inner = [inner[0], *inner[1:-1:2], inner[-1]]
-        ticks = [*([0.5] if embedding else []), 1, *inner]
-        ax.xaxis.set_major_locator(FixedLocator(ticks))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.set_xticks(ticks, [*(["0"] if embedding else []), "1", *map(str, inner)])
+    if longest >= 3 * min(lengths):
+        whole_x(ax, [1, *lengths], before=[0.5] if embedding else [])
     else:
         pad = 0.03 * longest + 0.2
         ax.set_xlim((0 if embedding else 1) - pad, longest + pad)
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+
+
+def whole_x(ax: Axes, values: Sequence[int], before: Sequence[float] = ()) -> None:
+    """A horizontal log axis labelled at these whole numbers, thinned where they crowd."""
+    ax.set_xscale("log")
+    first, last = min([*values, *before]), max(values)
+    ax.set_xlim(first / 1.2, last * 1.2)
+    ticks: list[int] = []
+    for value in sorted(set(values), reverse=True):
+        if not ticks or np.log(ticks[-1] / value) > 0.13 * np.log(last * 1.4 / first):
+            ticks.append(value)
+    ax.xaxis.set_major_locator(FixedLocator([*before, *ticks]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks([*before, *ticks], [*("0" for _ in before), *map(str, ticks)])

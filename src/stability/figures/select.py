@@ -36,6 +36,27 @@ def ends(frame: pd.DataFrame) -> pd.DataFrame:
     return marked
 
 
+def together(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows at steps that at least half of a variant's still going seeds recorded.
+
+    A run that diverges records its last step, which the other seeds may not have recorded.
+    """
+    axes = axes_of(frame)
+    points = frame[_once(*axes, "run", "step")].drop_duplicates()
+    last = points.groupby("run", observed=True)["step"].transform("max")
+    kept = []
+    for _, variant in points.groupby(axes, observed=True) if axes else [((), points)]:
+        ends_at = last[variant.index][~variant["run"].duplicated()].to_numpy()
+        recorded = variant["step"].value_counts()
+        kept += [variant[variant["step"].map(lambda t: 2 * recorded[t] >= (ends_at >= t).sum())]]
+    return _like(frame, frame.merge(pd.concat(kept)[["run", "step"]], on=["run", "step"]))
+
+
+def _like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    rows.attrs = frame.attrs
+    return rows
+
+
 def matrices(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows about the weight matrices of the blocks: ``weight`` is the name, ``x`` blocks passed."""
     rows = frame[frame["site"].isin([*ROLES]) & (frame["site"] != "head")]
@@ -47,7 +68,7 @@ def _when(steps: pd.Series) -> str:
     low, high = int(steps.min()), int(steps.max())
     if high == 0:
         return "at init"
-    return f"at step {high}" if low == high else f"at the end (steps {low} to {high})"
+    return f"at step {high}" if low == high else f"at the end\n(steps {low} to {high})"
 
 
 def over_seeds(

@@ -62,8 +62,7 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     axes.sort(key=lambda a: style.is_number(frame, a))
     rows, columns, rest = _place(axes)
     every = facets(frame, rest)
-    n_columns = len(style.levels(frame, columns)) if columns else 1
-    n_rows = len(style.levels(frame, rows))
+    n_columns, n_rows = len(_levels(frame, columns)), len(_levels(frame, rows))
     across = max(1, min(len(every), int(width / max(0.55 * n_columns + 0.9, 2.0))))
     height = (0.3 * n_rows + 0.55) / (width / across)
     page = panels.Page(len(every), across, width, aspect=height, least=0.9, most=0.3 * n_rows + 0.6)
@@ -95,33 +94,34 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
 CMAP = "viridis_r"
 
 
-def _place(axes: list[str]) -> tuple[str, str | None, list[str]]:
+def _place(axes: list[str]) -> tuple[str | None, str, list[str]]:
     """(axis down, axis across, axes with panels of their own)."""
-    if len(axes) == 1:
-        return axes[0], None, []
-    return axes[0], axes[-1], axes[1:-1]
+    return (axes[0] if len(axes) > 1 else None), axes[-1], axes[1:-1]
+
+
+def _levels(frame: pd.DataFrame, axis: str | None) -> list[Any]:
+    return style.levels(frame, axis) if axis else [None]
 
 
 def _grid(
     ax: Axes,
     frame: pd.DataFrame,
     here: pd.DataFrame,
-    rows: str,
-    columns: str | None,
+    rows: str | None,
+    columns: str,
     norm: Normalize,
 ) -> None:
-    down = style.levels(frame, rows)
-    across: list[Any] = style.levels(frame, columns) if columns else [None]
+    down, across = _levels(frame, rows), _levels(frame, columns)
     for y, v in enumerate(down):
         for x, w in enumerate(across):
-            cell = part(here, {rows: v} | ({columns: w} if columns else {}))
+            cell = part(here, {columns: w} | ({rows: v} if rows else {}))
             if len(cell):
                 _cell(ax, x, y, cell.iloc[0], norm)
     ax.set_xlim(-0.5, len(across) - 0.5)
     ax.set_ylim(len(down) - 0.5, -0.5)
-    ax.set_yticks(range(len(down)), [style.label(frame, rows, v) for v in down])
-    names = [style.label(frame, columns, w) for w in across] if columns else [""]
-    ax.set_xticks(range(len(across)), names)
+    names = [style.label(frame, rows, v) for v in down] if rows else [""]
+    ax.set_yticks(range(len(down)), names)
+    ax.set_xticks(range(len(across)), [style.label(frame, columns, w) for w in across])
     ax.grid(visible=False)
     ax.tick_params(length=0)
 

@@ -36,6 +36,6 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """A panel per weight; at init above the end."""
     guide = [(HEALTHY, "$10^{-3}$")]
-    what = {"ratio": Quantity("rms update / rms weight", guides=lambda rows: guide)}
+    what = {"ratio": Quantity("update / weight", guides=lambda rows: guide)}
     lines = Lines(frame, what, BLOCKS, "weight", "when", width, layers=True)
     return lines.close("geometric mean")

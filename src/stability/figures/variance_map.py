@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.heat import draw_maps, several_steps
-from stability.figures.select import COMMON, over_seeds, require
+from stability.figures.select import COMMON, over_seeds, require, together
 from stability.figures.style import drawn
 from stability.index import block_outputs
 
@@ -18,7 +18,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     """Var(x_l) of block outputs x_1 .. x_L at every recorded step."""
     rows = block_outputs(frame[frame["kind"] == "act"]).rename(columns={"l": "x"})
     rows = several_steps(require(rows[rows["x"] > 0], "activations recorded at resid_post"))
-    return over_seeds(rows, ["x", "step"], "var")
+    return over_seeds(together(rows), ["x", "step"], "var")
 
 
 @drawn
