@@ -2,17 +2,13 @@
 
 import copy
 import math
-from dataclasses import asdict
-from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from stability.config import (
     AXES,
     GROUPS,
     KNOBS,
-    Config,
     ConfigError,
     digest,
     flatten,
@@ -21,27 +17,7 @@ from stability.config import (
     lookup,
     validate,
 )
-
-CONF = Path(__file__).parents[1] / "conf"
-CHOICES = {
-    "norm": "pre",
-    "norm_type": "layernorm",
-    "init": "xavier",
-    "model": "nano",
-    "data": "pydocs",
-}
-
-
-def composed(changes=None, **choices) -> dict:
-    """A run's config as plain containers: defaults, the chosen options, then changes by key."""
-    choices = CHOICES | choices
-    options = {g: OmegaConf.load(CONF / g / f"{o}.yaml") for g, o in choices.items()}
-    merged = OmegaConf.merge(asdict(Config()), options.pop("model"), options)
-    for key, value in (changes or {}).items():
-        OmegaConf.update(merged, key, value, merge=False, force_add=True)
-    plain = OmegaConf.to_container(merged, resolve=True)
-    assert isinstance(plain, dict)
-    return plain | {"choices": choices}
+from tiny import CONF, composed
 
 
 @pytest.mark.parametrize("key", KNOBS)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,20 +35,25 @@ TINY = {
 
 def options(group: str) -> list[str]:
     """Every option of a group that lies in conf/, in the order of legends."""
-    found = {p.stem: OmegaConf.load(p).get("order", 0) for p in (CONF / group).glob("*.yaml")}
-    return sorted(found, key=found.__getitem__)
+    names = [p.stem for p in (CONF / group).glob("*.yaml")]
+    return sorted(names, key=lambda name: _option(group, name).order)
 
 
 def composed(changes: dict[str, Any] | None = None, **choices: str) -> dict[str, Any]:
     """A run's config as plain containers: defaults, the chosen options, then changes by key."""
     choices = CHOICES | choices
-    chosen = {g: OmegaConf.load(CONF / g / f"{o}.yaml") for g, o in choices.items()}
+    chosen = {g: _option(g, o) for g, o in choices.items()}
     merged = OmegaConf.merge(asdict(Config()), chosen.pop("model"), chosen)
     for key, value in (changes or {}).items():
         OmegaConf.update(merged, key, value, merge=False, force_add=True)
     plain = OmegaConf.to_container(merged, resolve=True)
     assert isinstance(plain, dict)
     return plain | {"choices": choices}
+
+
+@cache
+def _option(group: str, name: str) -> Any:
+    return OmegaConf.load(CONF / group / f"{name}.yaml")
 
 
 def make_config(changes: dict[str, Any] | None = None, **over: Any) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""The GPT written out in plain operations: the slow twin of `stability.model`, sites and all.
+
+It reads the weights of a model by the names that the tables use and knows nothing else of it. Each
+site becomes a tensor of its own, so that `torch.autograd.grad` can be asked for its gradient.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stability.schema import Key
+
+EPS = 1e-5
+
+EQUATIONS: dict[str, Callable] = {  # from the papers: x, sublayer, norm, second norm, depth
+    "pre": lambda x, f, n, out, depth: x + f(n(x)),
+    "post": lambda x, f, n, out, depth: n(x + f(x)),
+    "none": lambda x, f, n, out, depth: x + f(x),
+    "plain": lambda x, f, n, out, depth: f(x),
+    "peri": lambda x, f, n, out, depth: x + out(f(n(x))),
+    "deepnorm": lambda x, f, n, out, depth: n((2 * depth) ** 0.25 * x + f(x)),
+}
+ENDS_IN_A_NORM = ("pre", "peri")
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: (
+        0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
+    "relu": lambda x: x.clamp(min=0),
+    "tanh": lambda x: (torch.exp(x) - torch.exp(-x)) / (torch.exp(x) + torch.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + torch.exp(-x)),
+    "identity": lambda x: x,
+}
+
+
+def silu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-x))
+
+
+def layernorm(x: Tensor, gamma: Tensor, beta: Tensor | float) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return gamma * centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt() + beta
+
+
+def rmsnorm(x: Tensor, gamma: Tensor, beta: Tensor | float) -> Tensor:
+    return gamma * x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() + beta
+
+
+def rope(x_BHTK: Tensor) -> Tensor:
+    """Features i and i + K/2 are a complex number, turned by t * 10000^(-2i/K)."""
+    K, T = x_BHTK.shape[-1], x_BHTK.shape[-2]
+    turned = torch.view_as_complex(torch.stack(x_BHTK.chunk(2, dim=-1), dim=-1).contiguous())
+    rate = 10_000 ** (-2 * torch.arange(K // 2, dtype=torch.float64) / K)
+    angle = torch.arange(T)[:, None] * rate
+    turned = turned * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+class ByHand:
+    """A forward pass; afterwards ``seen`` holds each site's tensor under its key."""
+
+    def __init__(self, config: dict, weights: dict[Key, Tensor]) -> None:
+        self.config, self.shape, self.weights = config, config["model"], weights
+        self.norm = {"layernorm": layernorm, "rmsnorm": rmsnorm}[config["choices"]["norm_type"]]
+        self.seen: dict[Key, Tensor] = {}
+
+    def __call__(self, tokens_BT: Tensor) -> Tensor:
+        depth, placement = self.config["depth"], self.config["choices"]["norm"]
+        x = self.weights[Key(-1, "embed", "wte")][tokens_BT]
+        if self.shape["position"] == "learned":
+            x = x + self.weights[Key(-1, "embed", "wpe")][: tokens_BT.shape[1]]
+        x = self._site(-1, "embed", "resid_post", x)
+        names = {"attn_mlp": ("attn", "mlp")}.get(
+            self.shape["sublayers"], (self.shape["sublayers"],)
+        )
+        for layer in range(depth):
+            for sublayer in names:
+                self.seen[Key(layer, sublayer, "resid_pre")] = x
+                x = EQUATIONS[placement](
+                    x,
+                    lambda z, at=(layer, sublayer): self._branch(*at, z),
+                    lambda z, at=(layer, sublayer): self._norm(*at, "norm", z),
+                    lambda z, at=(layer, sublayer): self._norm(*at, "norm.out", z),
+                    depth,
+                )
+                x = self._site(layer, sublayer, "resid_post", x)
+        self.seen[Key(depth, "head", "resid_pre")] = x
+        if placement in ENDS_IN_A_NORM:
+            x = self._norm(depth, "head", "norm", x)
+        x = self._site(depth, "head", "branch_in", x)
+        tied = self.shape["tie_embeddings"]
+        unembed = Key(-1, "embed", "wte") if tied else Key(depth, "head", "head")
+        return self._site(depth, "head", "branch_out", x @ self.weights[unembed].T)
+
+    def _site(self, layer: int, sublayer: str, name: str, x: Tensor) -> Tensor:
+        self.seen[Key(layer, sublayer, name)] = x = x.clone()
+        return x
+
+    def _norm(self, layer: int, sublayer: str, name: str, x: Tensor) -> Tensor:
+        beta = self.weights.get(Key(layer, sublayer, f"{name}.bias"), 0.0)
+        return self.norm(x, self.weights[Key(layer, sublayer, f"{name}.weight")], beta)
+
+    def _linear(self, layer: int, sublayer: str, name: str, x: Tensor) -> Tensor:
+        bias = self.weights.get(Key(layer, sublayer, f"{name}.bias"), 0.0)
+        return x @ self.weights[Key(layer, sublayer, name)].T + bias
+
+    def _branch(self, layer: int, sublayer: str, x: Tensor) -> Tensor:
+        x = self._site(layer, sublayer, "branch_in", x)
+        if sublayer == "linear":
+            y = self._linear(layer, sublayer, "linear", x)
+        elif sublayer == "mlp":
+            y = self._mlp(layer, x)
+        else:
+            y = self._attention(layer, x)
+        return self._site(layer, sublayer, "branch_out", y)
+
+    def _mlp(self, layer: int, x: Tensor) -> Tensor:
+        hidden = self._linear(layer, "mlp", "mlp_in", x)
+        if self.shape["activation"] == "swiglu":
+            hidden = silu(self._linear(layer, "mlp", "mlp_gate", x)) * hidden
+        else:
+            hidden = ACTIVATIONS[self.shape["activation"]](hidden)
+        return self._linear(layer, "mlp", "mlp_out", hidden)
+
+    def _attention(self, layer: int, x_BTD: Tensor) -> Tensor:
+        B, T, D = x_BTD.shape
+        H = self.shape["heads"]
+        q, k, v = (
+            self._linear(layer, "attn", name, x_BTD).view(B, T, H, D // H).transpose(1, 2)
+            for name in ("q", "k", "v")
+        )
+        if self.shape["position"] == "rope":
+            q, k = rope(q), rope(k)
+        scores = torch.einsum("bhtk,bhsk->bhts", q, k) / math.sqrt(D // H)
+        allowed = torch.ones(T, T).tril().bool() if self.shape["causal"] else torch.ones(T, T) > 0
+        self.seen[Key(layer, "attn", "scores")] = scores[:, :, allowed]
+        a = torch.softmax(scores.masked_fill(~allowed, -math.inf), dim=-1)
+        self.seen[Key(layer, "attn", "attn_rows")] = torch.special.entr(a).sum(-1)
+        y = torch.einsum("bhts,bhsk->bthk", a, v).reshape(B, T, D)
+        return self._linear(layer, "attn", "attn_out", y)
