@@ -1,206 +1,40 @@
 """The infinite-width recursion: variance and gradient of every site at init, no free parameter.
 
-Each sublayer is the placement's own equation, run on covariances (`stability.covariance`) instead
-of tensors, on the very tokens that the run saw at step 0. What comes out has the columns of the
-``layers`` table, so that a figure can draw it through the measured points.
+`predict` follows the tokens of one batch through `stability.recursion` and returns rows with the
+columns of the ``layers`` table, so that a figure can draw them through the measured points;
+`overlay` does so for a run on disk. ``python -m stability.theory check PATH`` compares them with
+every run below PATH and prints the errors as they are.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+import pyarrow.compute as pc
+import yaml
 
-from stability import construct, kernels
-from stability.algebra import Norms
-from stability.covariance import Attention, Cov, NoTheory, Tape, linear, mlp, normed, root
-from stability.inits import Weight
+from stability import kernels, table
+from stability.config import ConfigError
+from stability.covariance import NoTheory
+from stability.index import Unreadable, sweeps
 from stability.kernels import Matrix
-from stability.schema import EMBED_LAYER
+from stability.recursion import Batch, Config, Net, Site, Tokens, groups
+from stability.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
 
-Tokens = NDArray[np.int64]
-Config = Mapping[str, Any]
+VERSION = 1
+"""Part of every cache key: raise it when the numbers change."""
 
-SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
-ROLES = {
-    "attn": ("q", "k", "v", "attn_out"),
-    "mlp": ("mlp_in", "mlp_gate", "mlp_out"),
-    "linear": ("linear",),
-}
-MOST_TOKENS = 512
-"""Tokens of one group: sequences beyond it are left out where a norm makes them meet."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One group of tokens that the recursion follows, N in all."""
-
-    token: Tokens
-    target: Tokens
-    """Below 0 where the token does not count."""
-    position: Tokens
-    mask: NDArray[np.bool_]
-    """Whether token j is seen from token i."""
-    counted: int
-    """Tokens in the loss of the whole batch."""
-
-
-class Site:
-    """A place whose operand is kept: its name in the tables, and its number of features."""
-
-    def __init__(self, layer: int, sublayer: str, name: str, width: int, x: Cov) -> None:
-        self.key = (layer, sublayer, name)
-        self.width, self.x = width, x
-
-
-class Net:
-    """The stack of one config, as maps of covariances."""
-
-    def __init__(self, config: Config, vocab: int) -> None:
-        self.config, self.model, self.vocab = config, config["model"], vocab
-        if self.model["dropout"] > 0:
-            raise NoTheory("model.dropout > 0")
-        self.depth, self.width = config["depth"], config["model"]["width"]
-        self.names = SUBLAYERS[self.model["sublayers"]]
-        self.init = construct.build(config["init"]["build"], "init")
-        self.norm = partial(normed, _kernel(config["norm_type"]["build"], self.width))
-
-    def gains(self, sublayer: str, layer: int, placement: Any) -> dict[str, float]:
-        """fan_in * std^2 of each weight of a sublayer."""
-        hidden = round(self.model["mlp_ratio"] * self.width)
-        found = {}
-        for role in ROLES[sublayer]:
-            fan_in = hidden if role == "mlp_out" else self.width
-            fan_out = hidden if role in ("mlp_in", "mlp_gate") else self.width
-            std = self.std(role, fan_in, fan_out, layer) * placement.init_gain(role)
-            found[role] = fan_in * std**2
-        return found
-
-    def std(self, role: str, fan_in: int, fan_out: int, layer: int) -> float:
-        branches = self.depth * len(self.names)
-        return float(self.init.std(Weight(role, fan_in, fan_out, layer, self.depth, branches)))
-
-    def branch(
-        self, sublayer: str, gains: Mapping[str, float], batch: Batch
-    ) -> Callable[[Cov], Cov]:
-        if sublayer == "linear":
-            return partial(linear, gains["linear"])
-        if sublayer == "mlp":
-            return partial(mlp, self.model["activation"], gains)
-        offset = None
-        if self.model["position"] == "rope":
-            offset = np.subtract.outer(batch.position, batch.position).astype(float)
-        head = self.width // self.model["heads"]
-        return Attention(gains, head, batch.mask, offset, heads=_heads(len(batch.token)))
-
-    def run(self, batch: Batch, seed: int) -> list[Site]:
-        """Forward, top, and back: every site with its C and G. The seed is that of sampled heads."""
-        tape = Tape(seed)
-        x = self._embed(tape, batch)
-        sites = [Site(EMBED_LAYER, "embed", "resid_post", self.width, x)]
-        for layer in range(self.depth):
-            for sublayer in self.names:
-                x = self._sublayer(x, layer, sublayer, batch, sites)
-        self._head(x, batch, sites)
-        tape.reverse()
-        return sites
-
-    def _embed(self, tape: Tape, batch: Batch) -> Cov:
-        same = np.equal.outer(batch.token, batch.token).astype(float)
-        if self.model["position"] == "learned":
-            same += np.equal.outer(batch.position, batch.position)
-        return Cov(tape, self.config["init"]["embed_std"] ** 2 * same, np.ones(len(same)))
-
-    def _sublayer(self, x: Cov, layer: int, sublayer: str, batch: Batch, sites: list[Site]) -> Cov:
-        placement = self._placement(layer, sublayer)
-        f = self.branch(sublayer, self.gains(sublayer, layer, placement), batch)
-
-        def add(name: str, x: Cov) -> Cov:
-            sites.append(Site(layer, sublayer, name, self.width, x))
-            return x
-
-        def branch(x: Cov) -> Cov:
-            # A site has a gradient of its own: what flows through this place and no other.
-            return add("branch_out", f(add("branch_in", 1.0 * x)))
-
-        norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
-        return add("resid_post", placement(add("resid_pre", x), branch, norms))
-
-    def _placement(self, layer: int, sublayer: str) -> Any:
-        node = self.config["norm"]["build"]
-        return construct.build(node, "norm", self.depth, layer, sublayer)
-
-    def _head(self, x: Cov, batch: Batch, sites: list[Site]) -> None:
-        """Final norm, logits, and the gradient of the loss that starts the way back.
-
-        A logit of the tied table has the mean d s^2 c_i at the token's own symbol, where c_i is
-        what x_L kept of the embedding. Logits are sampled, P their softmax, Y the targets; the
-        gradient of logit v at token i is (P - Y)_iv / counted.
-        """
-        sites.append(Site(self.depth, "head", "resid_pre", self.width, x))
-        if self._placement(self.depth - 1, self.names[-1]).final_norm:
-            x = self.norm(x)
-        x = 1.0 * x
-        sites.append(Site(self.depth, "head", "branch_in", self.width, x))
-        if self.model["tie_embeddings"]:
-            std = self.config["init"]["embed_std"]
-            own = self.width * std**2 * x.kept
-        else:
-            std = self.std("head", self.width, self.vocab, self.depth)
-            own = np.zeros(len(x.C))
-        C = self.width * std**2 * x.C + np.diag(own**2) / self.vocab
-        logits = x.then(C, lambda G: self.vocab * std**2 * G)
-        error = _loss_gradient(self.width * std**2 * x.C, own, batch, self.vocab, x.tape.rng)
-        logits.G = error / (self.vocab * batch.counted**2)
-        sites.append(Site(self.depth, "head", "branch_out", self.vocab, logits))
-
-
-def _kernel(node: Mapping[str, Any], width: int) -> Any:
-    """The covariance map of a norm type: the class of the same name in `stability.kernels`."""
-    module, _, name = node["_target_"].rpartition(".")
-    if module != "stability.norms" or not hasattr(kernels, name):
-        raise NoTheory(f"no covariance map of {node['_target_']}")
-    return construct.build({**node, "_target_": f"stability.kernels.{name}"}, "norm_type", width)
-
-
-def _heads(tokens: int) -> int:
-    """Heads to sample: 32 at 64 tokens; fewer where there are more tokens to average over."""
-    return int(np.clip(32 * (64 / tokens) ** 2, 4, 32))
-
-
-def _loss_gradient(
-    C: Matrix, own: Matrix, batch: Batch, vocab: int, rng: np.random.Generator
-) -> Matrix:
-    """E[(P - Y)(P - Y)^T] over logits of covariance C per symbol."""
-    N, samples = len(C), max(1, 1_000_000 // (vocab * len(C)))
-    counted = batch.target >= 0
-    total = np.zeros((N, N))
-    for _ in range(samples):
-        logits = root(C) @ rng.standard_normal((N, vocab))
-        logits[np.arange(N), batch.token] += own
-        P = np.exp(logits - logits.max(1, keepdims=True))
-        P /= P.sum(1, keepdims=True)
-        P[counted, batch.target[counted]] -= 1
-        P[~counted] = 0
-        total += P @ P.T
-    return total / samples
-
-
-def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[Batch]:
-    """The batch as groups of tokens that meet: one sequence each, or several under BatchNorm."""
-    B, T = x_BT.shape
-    size = max(1, min(B, MOST_TOKENS // T)) if joint else 1
-    counted = max(int((y_BT >= 0).sum()), 1)
-    mask = np.kron(np.eye(size), np.tri(T) if causal else np.ones((T, T))).astype(bool)
-    position = np.tile(np.arange(T), size)
-    starts = range(1) if joint else range(min(B, max(1, MOST_TOKENS // T)))
-    return [
-        Batch(x_BT[b : b + size].ravel(), y_BT[b : b + size].ravel(), position, mask, counted)
-        for b in starts
-    ]
+PLACE = ["layer", "sublayer"]
+AIMS = (("variance", 100, 2), ("gradient", 50, 3), ("median gradient", 50, 3))
+"""What is compared: its name, percent per unit of the mean square's relative error, the aim."""
 
 
 def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFrame:
@@ -256,3 +90,115 @@ def _cosine(C: Matrix, batch: Batch) -> float:
     """Mean correlation of different tokens of one sequence."""
     pairs = (batch.mask | batch.mask.T) & ~np.eye(len(C), dtype=bool)
     return float(kernels.correlation(C)[2][pairs].mean())
+
+
+def overlay(run: Path, cache: Path | None = None) -> pd.DataFrame:
+    """`predict` for a run on disk, from its config and the batch that it saw at step 0.
+
+    Args:
+        run: a run's folder.
+        cache: a folder in which results are kept, keyed by what they depend on.
+
+    Raises:
+        NoTheory: the recursion does not cover the config, or a file of the run is missing.
+    """
+    try:
+        config = yaml.safe_load((run / CONFIG_FILE).read_text())
+        vocab = config["model"]["vocab"]
+        if vocab == "auto":
+            vocab = json.loads((run / RUN_FILE).read_text())["data"]["vocab"]
+        with np.load(run / BATCH_FILE) as batch:
+            x_BT, y_BT = batch["x"].astype(np.int64), batch["y"].astype(np.int64)
+        file = cache / f"theory-{_key(config, x_BT, y_BT, vocab)}.parquet" if cache else None
+        if file and file.exists():
+            return pd.read_parquet(file)
+        frame = predict(config, x_BT, y_BT, vocab)
+    except (ConfigError, OSError, KeyError, ValueError) as error:
+        raise NoTheory(f"{run.name}: {error}") from error
+    if file:
+        with suppress(OSError):  # another user's sweep may be read-only, and this is only a cache
+            file.parent.mkdir(parents=True, exist_ok=True)
+            hidden = file.with_name(f".{file.name}.{os.getpid()}")
+            frame.to_parquet(hidden)
+            hidden.replace(file)
+    return frame
+
+
+def _key(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> str:
+    parts = [config[group]["build"] for group in ("norm", "norm_type", "init")]
+    parts += [config["init"]["embed_std"], config["depth"], dict(config["model"]), vocab, VERSION]
+    digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8)
+    digest.update(x_BT.tobytes() + y_BT.tobytes())
+    return digest.hexdigest()
+
+
+def errors(path: Path) -> pd.DataFrame:
+    """How far theory and measurement lie apart over the outputs of the sublayers, in percent.
+
+    One row per config, its seeds averaged. Of the variance, of the gradient's norm over all tokens
+    and of the median token's: the median over sublayers of the absolute error of the mean square
+    (halved for a norm), and the median of its standard error over seeds, each seed having a
+    theory of its own tokens. ``off``: more than 2% (3% for gradients) and 2 standard errors.
+    """
+    cells: dict[str, list[Path]] = {}
+    for folder in (f for folders in sweeps(path).values() for f in folders):
+        config = yaml.safe_load((folder / CONFIG_FILE).read_text())
+        cells.setdefault(json.dumps({**config, "seed": None}, sort_keys=True), []).append(folder)
+    rows = []
+    for text, folders in cells.items():
+        config = json.loads(text)
+        axes = {name: config["choices"][name] for name in ("norm", "norm_type", "init")}
+        rows.append({**axes, "depth": config["depth"], "seeds": len(folders)} | _error(folders))
+    return pd.DataFrame(rows)
+
+
+def _error(folders: list[Path]) -> dict[str, Any]:
+    pairs = [_pair(folder) for folder in folders]
+    measured, theory = (np.array(side) for side in zip(*pairs, strict=True))
+    finite = np.isfinite(measured).all((1, 2))
+    measured, theory = measured[finite], theory[finite]
+    n = max(len(measured), 1)
+    error = theory.mean(0) / measured.mean(0) - 1
+    left_out = (theory.sum(0) - theory) / (measured.sum(0) - measured) - 1
+    spread = np.sqrt((n - 1) / n * ((left_out - left_out.mean(0)) ** 2).sum(0))
+    row: dict[str, Any] = {"non-finite": len(finite) - len(measured)}
+    for k, (name, percent, aim) in enumerate(AIMS):
+        size, se = percent * np.median(np.abs(error[:, k])), percent * np.median(spread[:, k])
+        row |= {name: f"{size:.1f}", f"{name} +-": f"{se:.1f}"}
+        row[f"{name} off"] = "" if size <= aim + 2 * se else "off"
+    return row
+
+
+def _pair(folder: Path) -> tuple[Matrix, Matrix]:
+    """Mean squares, measured and predicted, [sublayer, (variance, gradient, median gradient)]."""
+    at_start = (pc.field("step") == 0) & (pc.field("site") == "resid_post")
+    columns = [*PLACE, "kind", "rms", "token_rms_median"]
+    measured = table.read(folder, "layers", columns, at_start).to_pandas()
+    predicted = overlay(folder, folder.parent / "figures" / "theory")
+    sides = []
+    for frame in (measured, predicted[predicted["site"] == "resid_post"]):
+        rows = frame[frame["layer"] >= 0].astype({"sublayer": str, "kind": str})
+        act, grad = (rows[rows["kind"] == kind].set_index(PLACE) for kind in ("act", "grad"))
+        act = act.sort_index()
+        grad = grad.loc[act.index]
+        sides.append(np.stack([act["rms"], grad["rms"], grad["token_rms_median"]], 1) ** 2)
+    return sides[0], sides[1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command ``python -m stability.theory check PATH``."""
+    parser = argparse.ArgumentParser("python -m stability.theory")
+    commands = parser.add_subparsers(required=True)
+    check = commands.add_parser("check", help="theory against every run below PATH, at step 0")
+    check.add_argument("path", type=Path, nargs="?", default=Path("outputs"))
+    args = parser.parse_args(argv)
+    try:
+        print(errors(args.path).to_string(index=False))
+    except (Unreadable, NoTheory) as error:
+        print(f"stability.theory: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

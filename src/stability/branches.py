@@ -1,0 +1,160 @@
+"""Sublayers as maps of covariances: what a branch returns, and what gradient it hands back.
+
+Gains are fan_in * std^2 of a weight: the variance of its output over that of its input.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stability import kernels
+from stability.covariance import Cov
+from stability.kernels import Matrix
+
+Turned = NDArray[np.complex128] | Matrix
+"""Attention matrices, real, or complex under rotary positions."""
+
+
+def linear(gain: float, x: Cov) -> Cov:
+    """W x with gain = fan_in * std^2, forward and, W being square, backward."""
+    return x.then(gain * x.C, lambda G: gain * G)
+
+
+def mlp(activation: str, gains: Mapping[str, float], x: Cov) -> Cov:
+    """W2 phi(W1 x), or with swiglu W2 (silu(Wg x) * W1 x).
+
+    gains: forward ones, fan_in * std^2, by role; those of the way back are the same numbers with
+    the fans exchanged, and fan_in and fan_out of W1 and W2 cancel in their product.
+    """
+    up, down = gains["mlp_in"], gains["mlp_out"]
+    if activation == "swiglu":
+        gate = gains["mlp_gate"]
+        F, D = kernels.silu(gate * x.C)
+        through = down * up * (F + gate * D * x.C)
+        return x.then(down * up * F * x.C, lambda G: through * G)
+    F, D = getattr(kernels, activation)(up * x.C)
+    through = down * up * D
+    return x.then(down * F, lambda G: through * G)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Multi-head self-attention as a map of covariances, averaged over sampled heads.
+
+    One head's scores are q k^T / sqrt(K) with q = sqrt(g_q) R z: R a root of C, z standard normal
+    of the head's own width, so that only the number of heads is taken as infinite. Heads come in
+    pairs of opposite scores, which removes the noise of first order.
+
+    With A = softmax(scores) and m = A C, forward g_v g_o E[A C A^T]. Back, the value path is
+    g_v g_o E[A^T G A]. The gradient of the scores is D = A o (S - rowsum(A o S)) with S normal of
+    covariance g_v g_o G_ij C_ab; averaged over S in closed form,
+
+        E[D C D^T] = G o (A C2 A^T - m2 A^T - A m2^T + m A^T o m A^T),  C2 = C o C, m2 = m o m,
+        E[D^T C D] = C o A^T W A - A^T (m o W A) - (m o W A)^T A + A^T (W o m A^T) A,  W = C o G,
+
+    each times g_q g_k g_v g_o: what reaches q and k. With rotary positions the A that carry the
+    gradient to k and q turn by rate * (i - j); each sampled head shows one of its rates.
+
+    Args:
+        gains: fan_in * std^2 of q, k, v and attn_out.
+        width: features of one head.
+        mask: whether token j is seen from token i.
+        offset: i - j of rotary positions, or None.
+        heads: how many to sample.
+    """
+
+    gains: Mapping[str, float]
+    width: int
+    mask: NDArray[np.bool_]
+    offset: Matrix | None
+    heads: int
+
+    def __call__(self, x: Cov) -> Cov:
+        C = x.C
+        A_SNN = self._rows(C, x.tape.rng)
+        B_SNN = self._turned(A_SNN)
+        m_SNN = A_SNN @ C
+        mA_SNN = m_SNN @ A_SNN.swapaxes(1, 2)
+        value = self.gains["v"] * self.gains["attn_out"]
+        score = value * self.gains["q"] * self.gains["k"]
+        to_q = _to_queries(C, B_SNN, m_SNN, mA_SNN)
+
+        def adjoint(G: Matrix) -> Matrix:
+            to_v = _sandwiched(A_SNN, G @ A_SNN)
+            to_k = _to_keys(C, G, B_SNN, m_SNN, mA_SNN)
+            return value * to_v + score * (to_q * G + to_k)
+
+        return x.then(value * mA_SNN.mean(0), adjoint)
+
+    def _rows(self, C: Matrix, rng: np.random.Generator) -> Matrix:
+        """Sampled attention matrices, [S, N, N]."""
+        N, pairs = len(C), max(self.heads // 2, 1)
+        half = root(C)
+        q, k = half @ rng.standard_normal((2, pairs, N, self.width))
+        if self.offset is not None:
+            q, k = (_rotate(t, self.offset[:, 0] - self.offset[0, 0]) for t in (q, k))
+        size = np.sqrt(self.gains["q"] * self.gains["k"] / self.width)
+        scores = size * (q @ k.swapaxes(1, 2))
+        scores = np.concatenate([scores, -scores])
+        scores = np.where(self.mask, scores, -np.inf)
+        A: Matrix = np.exp(scores - scores.max(-1, keepdims=True))
+        A /= A.sum(-1, keepdims=True)
+        return A
+
+    def _turned(self, A_SNN: Matrix) -> Turned:
+        if self.offset is None:
+            return A_SNN
+        rates = _rates(self.width)
+        shown = rates[np.arange(len(A_SNN)) * len(rates) // len(A_SNN)]
+        phase: Turned = np.exp(-1j * shown[:, None, None] * self.offset)
+        return A_SNN * phase
+
+
+def _sandwiched(B_SNN: Turned, X_SNN: Turned) -> Matrix:
+    """Mean over samples of B^H X, its real and symmetric part."""
+    S, N = B_SNN.shape[:2]
+    mean = np.real(B_SNN.reshape(S * N, N).conj().T @ X_SNN.reshape(S * N, N)) / S
+    half: Matrix = (mean + mean.T) / 2
+    return half
+
+
+def _to_queries(C: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix) -> Matrix:
+    """E[D C D^T] / G; B is A, or A turned."""
+    back = B_SNN.swapaxes(1, 2).conj()
+    n_SNN = B_SNN @ C if np.iscomplexobj(B_SNN) else m_SNN
+    inner = B_SNN @ (C * C) - 2 * m_SNN * n_SNN
+    total = np.real((inner @ back + mA_SNN * (n_SNN @ back)).mean(0))
+    half: Matrix = (total + total.T) / 2
+    return half
+
+
+def _to_keys(C: Matrix, G: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix) -> Matrix:
+    """E[D^T C D] for the G of the branch's output."""
+    W = C * G
+    WB_SNN = W @ B_SNN
+    rest = (W * mA_SNN) @ B_SNN - 2 * m_SNN * WB_SNN
+    return C * _sandwiched(B_SNN, WB_SNN) + _sandwiched(B_SNN, rest)
+
+
+def root(C: Matrix) -> Matrix:
+    """R with R R^T = C, to within 1e-10 of each token's variance."""
+    std = np.sqrt(np.diagonal(C))
+    std = np.where(std > 0, std, 1)
+    rho = C / std[:, None] / std
+    half: Matrix = std[:, None] * np.linalg.cholesky(rho + 1e-10 * np.eye(len(C)))
+    return half
+
+
+def _rates(width: int) -> Matrix:
+    """Radians per position of each pair of a head's features. Source: arXiv:2104.09864."""
+    rates: Matrix = 10_000 ** (-np.arange(0, width, 2) / width)
+    return rates
+
+
+def _rotate(x: Matrix, position: Matrix) -> Matrix:
+    angle = position[:, None] * _rates(x.shape[-1])
+    a, b = np.split(x, 2, axis=-1)
+    c, s = np.cos(angle), np.sin(angle)
+    return np.concatenate((a * c - b * s, a * s + b * c), axis=-1)
