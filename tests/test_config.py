@@ -71,7 +71,7 @@ REFUSED = [
     ("train.optimizer", "lion"),
     ("train.lr", -1e-3),
     ("train.schedule", "step"),
-    ("train.warmup_steps", 151),
+    ("train.warmup_steps", 10_000),
     ("train.betas", [0.9]),
     ("train.betas", [0.9, 1.0]),
     ("train.eps", "tiny"),
