@@ -229,7 +229,7 @@ def _token_file(path: str | None, key: str, vocab: int) -> Tokens_N:
     head = np.fromfile(file, dtype="<i4", count=3)
     if len(head) == 3 and head[0] == MAGIC:
         count = int(head[2])
-        if head[1] != 1 or size < HEADER + 2 * count:
+        if head[1] != 1 or count < 1 or size < HEADER + 2 * count:
             raise ConfigError(
                 key, path, f"is truncated or of another version: its header says {count} tokens"
             )
