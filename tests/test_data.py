@@ -1,0 +1,261 @@
+"""Batches depend on (data, seed, step) alone; entropies and files are what they say they are."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from stability import data
+from stability.config import ConfigError
+from stability.data import IGNORED, Markov, PyDocs, Source, Text, Tokens, source, vocabulary
+from tiny import make_config
+
+
+class Counted(Source):
+    """0, 1, 2, ...: a token says where it stands."""
+
+    vocab, pad = 1001, 1000
+
+    def __init__(self) -> None:
+        self.train, self.val = np.arange(900), np.arange(900, 1000)
+
+
+def same(one, other) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# Batches ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_depends_on_data_seed_and_step_alone():
+    first = Counted().batch(7, 4, 16, seed=3)
+    other = Counted()
+    for step in (0, 5, 2, 8):  # whatever was asked before
+        other.batch(step, 4, 16, seed=3)
+    np.random.default_rng(0)
+    assert same(other.batch(7, 4, 16, seed=3), first)
+    assert not same(other.batch(8, 4, 16, seed=3), first)
+    assert not same(other.batch(7, 4, 16, seed=4), first)
+
+
+def test_a_target_is_the_token_that_follows():
+    for batch in (Counted().batch(0, 5, 16, seed=0), Counted().val_batch(0, 5, 16)):
+        x, y = batch
+        assert x.shape == y.shape == (5, 16)
+        assert x.dtype == y.dtype == np.int64
+        assert (y == x + 1).all()
+        assert (np.diff(x) == 1).all()
+
+
+def test_batches_reach_every_window_and_stay_inside_their_split():
+    counted = Counted()
+    starts = np.concatenate([counted.batch(t, 100, 8, seed=0)[0][:, 0] for t in range(200)])
+    assert starts.min() == 0
+    assert starts.max() == 900 - 8 - 1
+    assert len(set(starts.tolist())) == 900 - 8
+    x, y = counted.val_batch(3, 50, 8)
+    assert x.min() >= 900
+    assert y.max() <= 999
+
+
+def test_validation_batches_are_always_the_same_and_differ_from_each_other():
+    assert same(Counted().val_batch(1, 4, 8), Counted().val_batch(1, 4, 8))
+    assert not same(Counted().val_batch(1, 4, 8), Counted().val_batch(2, 4, 8))
+
+
+def test_a_context_as_long_as_the_data_allows_works():
+    assert Counted().val_batch(0, 3, 99)[1].max() == 999
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7])
+def test_the_mean_share_of_padding_is_what_was_asked_for(share):
+    counted = Counted()
+    padded = [counted.batch(t, 64, 64, 0, share)[1] == IGNORED for t in range(100)]
+    lengths = np.concatenate(padded).sum(1)
+    assert np.mean(lengths) / 64 == pytest.approx(share, abs=0.01)
+    assert lengths.std() > 3  # sequences differ, as real ones do
+
+
+def test_padding_is_at_the_end_shows_the_pad_symbol_and_leaves_a_token():
+    x, y = Counted().batch(0, 200, 16, 0, 0.9)
+    padding = y == IGNORED
+    assert (x[padding] == 1000).all()
+    assert (x[~padding] != 1000).all()
+    assert (np.diff(padding.astype(int)) >= 0).all()
+    assert not padding[:, 0].any()
+    without = Counted().batch(0, 200, 16, 0)
+    assert np.array_equal(without[0][~padding], x[~padding])  # the same windows
+
+
+# Entropies --------------------------------------------------------------------------------------
+
+
+def test_entropies_are_those_of_direct_counts():
+    found = Counted()
+    found.train = np.array([0, 1, 1, 2, 0, 1, 0, 2, 2, 1, 0])
+    tokens = found.train.tolist()
+    unigram = -sum(n / 11 * math.log(n / 11) for n in Counter(tokens).values())
+    pairs, firsts = Counter(pairwise(tokens)), Counter(tokens[:-1])
+    bigram = -sum(n / 10 * math.log(n / firsts[a]) for (a, _), n in pairs.items())
+    assert found.entropies == pytest.approx((unigram, bigram))
+
+
+def test_the_chains_entropy_rate_is_what_it_shows_in_the_long_run():
+    chain = Markov(16)
+    unigram, bigram = chain.entropies
+    assert chain.entropy_rate == pytest.approx(bigram, abs=0.005)
+    assert chain.entropy_rate < unigram < math.log(15)
+    assert chain.info()["entropy_rate"] == chain.entropy_rate
+
+
+def test_the_chain_is_the_same_on_every_machine():
+    chain = Markov(64)
+    assert chain.sha256 == "74e7628966d1aaff2cb497243f3c6f86ab578df38e8abde7b39d529215505a29"
+    assert chain.entropy_rate == pytest.approx(2.671010698428, abs=1e-9)
+
+
+def test_the_chain_never_visits_the_symbol_that_padding_uses():
+    chain = Markov(16)
+    assert set(np.unique(chain.train)) == set(range(15))
+    assert (chain.vocab, chain.pad) == (16, 15)
+
+
+def test_the_hash_tells_tokens_and_splits_apart():
+    one, other, moved = Counted(), Counted(), Counted()
+    assert one.sha256 == other.sha256
+    other.train = other.train[::-1]
+    moved.train, moved.val = np.arange(901), np.arange(901, 1000)
+    del other.__dict__["sha256"]
+    assert len({one.sha256, other.sha256, moved.sha256}) == 3
+
+
+# Sources ----------------------------------------------------------------------------------------
+
+
+def test_the_embedded_text_is_english_and_needs_no_file():
+    docs = PyDocs()
+    text = bytes(docs.train[:20_000]).decode()
+    assert " the " in text
+    assert 300_000 < len(docs.train) + len(docs.val) < 1_000_000
+    assert len(docs.val) == (len(docs.train) + len(docs.val)) // 10
+
+
+def write(path, content: bytes) -> str:
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_text_is_its_bytes_the_last_tenth_for_validation(tmp_path):
+    text = "Größe, naïve, 1000 words. " * 20
+    found = Text(write(tmp_path / "a.txt", text.encode()), None)
+    assert bytes(np.concatenate([found.train, found.val])) == text.encode()
+    assert len(found.val) == len(text.encode()) // 10
+    both = Text(write(tmp_path / "a.txt", b"one two"), write(tmp_path / "b.txt", b"three"))
+    assert (bytes(both.train), bytes(both.val)) == (b"one two", b"three")
+
+
+def llmc(tokens: np.ndarray, magic: int = 20240520, version: int = 1) -> bytes:
+    header = np.zeros(256, dtype="<i4")
+    header[:3] = magic, version, len(tokens)
+    return header.tobytes() + tokens.astype("<u2").tobytes()
+
+
+@pytest.mark.parametrize("format", ["nanogpt", "llm.c"])
+def test_token_files_of_both_formats_are_read_and_memory_mapped(tmp_path, format):
+    tokens = np.random.default_rng(0).integers(0, 50257, 1000)
+    content = llmc(tokens) if format == "llm.c" else tokens.astype("<u2").tobytes()
+    path = write(tmp_path / "train.bin", content)
+    found = Tokens(path, None, 50257)
+    assert np.array_equal(np.concatenate([found.train, found.val]), tokens)
+    assert isinstance(found.train, np.memmap)
+    assert len(found.val) == 100
+    split = Tokens(path, write(tmp_path / "val.bin", tokens[:50].astype("<u2").tobytes()), 50257)
+    assert (len(split.train), len(split.val)) == (1000, 50)
+
+
+def test_the_same_tokens_hash_the_same_in_every_format(tmp_path):
+    tokens = np.arange(200) % 50
+    paths = [
+        write(tmp_path / "a.bin", llmc(tokens)),
+        write(tmp_path / "b.bin", tokens.astype("<u2").tobytes()),
+        write(tmp_path / "c.txt", tokens.astype("u1").tobytes()),
+    ]
+    hashes = {Tokens(path, None, 64).sha256 for path in paths[:2]} | {Text(paths[2], None).sha256}
+    assert len(hashes) == 1
+
+
+DAMAGED = {
+    "empty": (b"", "is empty"),
+    "odd": (b"abc", "no whole number of uint16"),
+    "cut": (llmc(np.arange(100))[:-10], "truncated"),
+    "headless": (llmc(np.arange(100))[:600], "truncated"),
+    "hollow": (llmc(np.arange(0)), "header says 0 tokens"),
+    "negative": (
+        np.array([20240520, 1, -5, *range(300)], "<i4").tobytes(),
+        "header says -5 tokens",
+    ),
+    "newer": (llmc(np.arange(100), version=2), "another version"),
+    "foreign": (np.array([5, 60_000, 7], "<u2").tobytes(), "holds token 60000"),
+}
+
+
+@pytest.mark.parametrize(("content", "cause"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_token_file_is_refused_with_its_cause(tmp_path, content, cause):
+    path = write(tmp_path / "train.bin", content)
+    with pytest.raises(ConfigError, match=cause) as refused:
+        Tokens(path, None, 50257)
+    assert refused.value.key == "data.path"
+    assert refused.value.value == path
+
+
+def test_a_damaged_validation_file_is_refused_under_its_own_key(tmp_path):
+    good = write(tmp_path / "train.bin", np.arange(100, dtype="<u2").tobytes())
+    with pytest.raises(ConfigError) as refused:
+        Tokens(good, str(tmp_path / "absent.bin"), 50257)
+    assert refused.value.key == "data.val_path"
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="must be UTF-8 text"):
+        Text(write(tmp_path / "a.txt", b"good until \xff here"), None)
+    with pytest.raises(ConfigError, match=r"must name a file$"):
+        Text(str(tmp_path), None)
+    with pytest.raises(ConfigError, match="that exists"):
+        Text(str(tmp_path / "absent"), None)
+    with pytest.raises(ConfigError, match="must name a file"):
+        Text(None, None)
+
+
+def test_what_the_model_cannot_take_is_refused(tmp_path):
+    path = write(tmp_path / "a.txt", b"forty letters, nothing more than forty..")
+    short = {"data.path": path, "model.context": 8}
+    with pytest.raises(ConfigError, match="must be < 4, the number of validation tokens"):
+        source(make_config(short, data="text"))
+    with pytest.raises(ConfigError, match="must be auto or >= 256"):
+        source(make_config({"model.vocab": 100}))
+    with pytest.raises(ConfigError, match=r"data.vocab=2: must be >= 3"):
+        source(make_config({"data.vocab": 2}, data="markov"))
+
+
+def test_a_file_that_changed_is_read_again(tmp_path):
+    path = tmp_path / "a.txt"
+    config = make_config({"data.path": write(path, b"one " * 100)}, data="text")
+    first = source(config).sha256
+    assert source(config).sha256 == first
+    write(path, b"two. " * 100)
+    assert source(config).sha256 != first
+
+
+def test_the_vocabulary_is_the_datas_or_the_models():
+    config = make_config(data="markov")
+    assert vocabulary(config, source(config)) == 64
+    config = make_config({"model.vocab": 100}, data="markov")
+    assert vocabulary(config, source(config)) == 100
+
+
+def test_both_modules_ignore_the_same_target():
+    from stability.model import IGNORED as in_the_loss
+
+    assert in_the_loss == data.IGNORED
