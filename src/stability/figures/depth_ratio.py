@@ -98,7 +98,7 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
                 labels.append((float(factor * x[-1] ** slope), f"{slope:.2f}", colour))
         if len(labels) <= MAX_LINES:
             _label(cell.ax, depths[-1], labels)
-    return lines.close("geometric mean", "Thin lines: fits c L^a; numbers: the exponents a.")
+    return lines.close("geometric mean", "Thin lines: fits $c\\,L^a$; numbers: the exponents $a$.")
 
 
 def _label(ax: Axes, depth: int, labels: list[tuple[float, str, str]]) -> None:

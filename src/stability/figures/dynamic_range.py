@@ -97,6 +97,6 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """Largest activation, gradient and smallest weight gradient; at init above the end."""
     lines = Lines(frame, QUANTITIES, BLOCKS, "quantity", "when", width, layers=True)
     far = []
-    for name in ("max", "tiny"):
-        far += [f"{f} {name} = {short(v)}" for f, v in _distinct(frame, name)]
+    for name, words in (("max", "max"), ("tiny", "smallest normal")):
+        far += [f"{f} {words} {short(v)}" for f, v in _distinct(frame, name)]
     return lines.close("geometric mean", f"Limits: {'; '.join(far)}; dotted where within reach.")

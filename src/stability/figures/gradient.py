@@ -40,8 +40,9 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for name in QUANTITIES:
         centre = "median" if name == "share of token 0" else "geometric"
-        found = over_seeds(rows[rows[name].notna()], ["when", "x"], name, centre)
-        parts.append(found.assign(quantity=name))
+        if rows[name].notna().any():  # measured at all
+            found = over_seeds(rows, ["when", "x"], name, centre)
+            parts.append(found.assign(quantity=name))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -11,9 +11,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from stability.figures import panels, style
+from stability.figures.lines import BLOCKS
 from stability.figures.roles import facets, part, title
 from stability.figures.scales import log_limits, log_ticks
 from stability.figures.select import CannotFill
+
+MAX_DECADES = 5
+"""A colour scale over more hides what happens inside a panel."""
 
 
 def several_steps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -29,25 +33,25 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
     names.sort(key=lambda a: style.is_number(frame, a))
     every = facets(frame, names)
     shown = every[: panels.MAX_PANELS]
-    most = 2 if width < 4 else 3 if width < 6 else 4
-    inner = frame[names[-1]].nunique() if len(names) > 1 else most + 1
-    columns = inner if inner <= most else -(-len(shown) // -(-len(shown) // most))
+    columns, rows_alike = _arrange(frame, names, len(shown), width)
     page = panels.Page(len(shown), columns, width, least=1.2, most=1.9)
     if len(every) > len(shown):
         page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
-    low, high = log_limits(frame["value"])
-    norm = LogNorm(low, high)
-    for i, (ax, where) in enumerate(zip(page.axes, shown, strict=True)):
-        mesh = _map(ax, part(frame, where), norm)
-        ax.set_title(title(frame, where), pad=3)
-        if i % columns == 0:
-            ax.set_ylabel("layer (from 1)")
-        if i + columns >= len(shown):
-            ax.set_xlabel("step")
-    bar = page.figure.colorbar(mesh, ax=page.axes, label=label, aspect=30, pad=0.01, fraction=0.04)
-    log_ticks(bar.ax.yaxis, (low, high))
-    bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
-    bar.outline.set_linewidth(0.5)
+    for group in _scales(frame, len(shown), columns if rows_alike else 1):
+        axes = [page.axes[i] for i in group]
+        wheres = [shown[i] for i in group]
+        parts = [part(frame, where) for where in wheres]
+        low, high = log_limits(pd.concat(parts)["value"])
+        for ax, where, rows in zip(axes, wheres, parts, strict=True):
+            mesh = _map(ax, rows, LogNorm(low, high))
+            ax.set_title(title(frame, where), pad=3)
+        bar = page.figure.colorbar(mesh, ax=axes, label=label, aspect=25, pad=0.02, fraction=0.05)
+        log_ticks(bar.ax.yaxis, (low, high))
+        bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
+        bar.outline.set_linewidth(0.5)
+    for i, ax in enumerate(page.axes):
+        ax.set_ylabel(BLOCKS if i % columns == 0 else "")
+        ax.set_xlabel("step" if i + columns >= len(shown) else "")
     special = [
         Patch(color=style.BAD, label="not finite") if _bad(frame).any() else None,
         Patch(color=style.GREY, label="exactly 0") if (frame["value"] == 0).any() else None,
@@ -56,6 +60,23 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
     page.notes += panels.seed_note(frame, "geometric mean", "Colour")
     page.notes += panels.outcome_notes(frame) + panels.remark_notes(frame)
     return page.close()
+
+
+def _arrange(frame: pd.DataFrame, names: list[str], count: int, width: float) -> tuple[int, bool]:
+    """Panels side by side, and whether a row holds the values of the last axis for one variant."""
+    most = 2 if width < 4 else 3 if width < 6 else 4
+    inner = frame[names[-1]].nunique() if len(names) > 1 else most + 1
+    if inner <= most and count % inner == 0:
+        return inner, True
+    return -(-count // -(-count // most)), False
+
+
+def _scales(frame: pd.DataFrame, count: int, row: int) -> list[list[int]]:
+    """Panels that share a colour scale: all, or where they lie decades apart, those of a row."""
+    low, high = log_limits(frame["value"])
+    if np.log10(high) - np.log10(low) <= MAX_DECADES:
+        return [list(range(count))]
+    return [list(range(i, min(i + row, count))) for i in range(0, count, row)]
 
 
 def _bad(rows: pd.DataFrame) -> pd.Series:

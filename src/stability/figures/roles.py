@@ -62,22 +62,17 @@ def title(frame: pd.DataFrame, where: dict[str, Any]) -> str:
 
 def key(frame: pd.DataFrame, r: Roles) -> list[list[Artist]]:
     """Legends: one row of colours, one of dashes; nothing where nothing varies."""
+    looks = marks(frame, r)
     rows: list[list[Artist]] = []
-    if r.colour:
-        looks = marks(frame, r)
-        rows.append(
-            [
-                Line2D([], [], label=style.label(frame, r.colour, v), **looks(v, None))
-                for v in style.levels(frame, r.colour)
-            ]
-        )
-    if r.dash:
-        rows.append(
-            [
-                Line2D([], [], label=style.label(frame, r.dash, v), **looks(None, v))
-                for v in style.levels(frame, r.dash)
-            ]
-        )
+    for axis, look in ((r.colour, lambda v: looks(v, None)), (r.dash, lambda v: looks(None, v))):
+        if axis:
+            values = style.levels(frame, axis)
+            if style.is_number(frame, axis) and len(values) > MAX_LINES:  # a ramp needs no more
+                values = [values[i * (len(values) - 1) // 5] for i in range(6)]
+            names = [style.label(frame, axis, v) for v in values]
+            rows.append(
+                [Line2D([], [], label=n, **look(v)) for n, v in zip(names, values, strict=True)]
+            )
     return rows
 
 

@@ -43,12 +43,12 @@ def together(frame: pd.DataFrame) -> pd.DataFrame:
     """
     axes = axes_of(frame)
     points = frame[_once(*axes, "run", "step")].drop_duplicates()
-    last = points.groupby("run", observed=True)["step"].transform("max")
     kept = []
     for _, variant in points.groupby(axes, observed=True) if axes else [((), points)]:
-        ends_at = last[variant.index][~variant["run"].duplicated()].to_numpy()
+        ends_at = variant.groupby("run", observed=True)["step"].max().to_numpy()
         recorded = variant["step"].value_counts()
-        kept += [variant[variant["step"].map(lambda t: 2 * recorded[t] >= (ends_at >= t).sum())]]
+        steps = [t for t, n in recorded.items() if 2 * n >= (ends_at >= t).sum()]
+        kept.append(variant[variant["step"].isin(steps)])
     return _like(frame, frame.merge(pd.concat(kept)[["run", "step"]], on=["run", "step"]))
 
 
