@@ -56,5 +56,5 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
             guides=lambda rows: [(b, "uniform attention") for b in rows["bound"].unique()],
         ),
     }
-    lines = Lines(frame, what, "layer (from 1)", "quantity", "when", width, layers=True)
+    lines = Lines(frame, what, "block", "quantity", "when", width, layers=True)
     return lines.close("geometric mean (entropy: median)")

@@ -8,12 +8,11 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from stability.figures import panels, style
 from stability.figures.lines import BLOCKS
 from stability.figures.roles import facets, part, title
-from stability.figures.scales import log_limits, log_ticks
+from stability.figures.scales import log_limits, log_ticks, whole_ticks
 from stability.figures.select import CannotFill
 
 MAX_DECADES = 5
@@ -104,8 +103,8 @@ def _map(ax: Axes, rows: pd.DataFrame, norm: LogNorm) -> QuadMesh:
                 steps, layers, np.ma.masked_where(~where, where), cmap=paint, rasterized=True
             )
     ax.grid(visible=False)
-    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
-    ax.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+    whole_ticks(ax.xaxis)
+    whole_ticks(ax.yaxis)
     return mesh
 
 

@@ -117,6 +117,8 @@ class Lines:
         if self.layers and lines:
             lengths = [max(1, int(line["x"].max())) for _, _, line in lines]
             scales.layer_x(ax, lengths, bool((self.frame["x"] == 0).any()))
+        else:
+            scales.whole_ticks(ax.xaxis)
         for i, (hue, dash, line) in enumerate(lines):
             self._line(ax, line, self.looks(hue, dash), i, len(lines))
         if self.theory is not None:
@@ -160,7 +162,8 @@ class Lines:
                 ax.axhline(value, color=style.INK, linewidth=0.7, linestyle=(0, (1, 1.5)))
                 ax.annotate(
                     text if named else "", (0, value), xycoords=("axes fraction", "data"),
-                    xytext=(2, 1), textcoords="offset points", va="bottom", fontsize=6,
+                    xytext=(2, 1.5), textcoords="offset points", va="bottom", fontsize=6,
+                    bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.3},
                 )  # fmt: skip
 
     def lines_of(self, rows: pd.DataFrame) -> list[tuple[Any, Any, pd.DataFrame]]:

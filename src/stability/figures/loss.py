@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from stability.figures.lines import Lines, Quantity
 from stability.figures.roles import part
-from stability.figures.select import COMMON, over_seeds, require
+from stability.figures.select import COMMON, CannotFill, like, over_seeds, require
 from stability.figures.style import axes_of, drawn
 
 TABLE = "steps"
@@ -31,7 +31,8 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     per run that did, ``x`` is its last step and ``value`` its last finite loss. ``vocab`` is ln V,
     the loss of guessing; ``unigram`` and ``bigram`` are entropies of the data.
     """
-    require(frame, "steps recorded yet")
+    if require(frame, "steps recorded yet")["step"].max() < 1:
+        raise CannotFill("only one step, a curve needs two (train.steps)")
     known = frame.assign(
         vocab=np.log(frame["data.vocab"].astype(float)),
         unigram=frame["data.unigram_entropy"],
@@ -56,7 +57,7 @@ def _windows(frame: pd.DataFrame, window: int) -> pd.DataFrame:
     rows = frame.assign(loss=finite, x=frame["step"] // window * window + (window - 1) / 2)
     means = rows.groupby(["run", "x"], observed=True)["loss"].mean()
     first = rows.drop_duplicates(["run", "x"]).drop(columns="loss")
-    return _like(frame, first.merge(means.reset_index(), on=["run", "x"]))
+    return like(frame, first.merge(means.reset_index(), on=["run", "x"]))
 
 
 def _validations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +68,7 @@ def _validations(frame: pd.DataFrame) -> pd.DataFrame:
     last = frame.drop_duplicates("run")
     last = last[last["final_val_loss"].notna()]
     last = last.assign(loss=last["final_val_loss"], x=last["steps_done"])
-    return _like(frame, pd.concat([taken, last]).drop_duplicates(["run", "x"]))
+    return like(frame, pd.concat([taken, last]).drop_duplicates(["run", "x"]))
 
 
 def _diverged(frame: pd.DataFrame) -> pd.DataFrame:
@@ -79,11 +80,6 @@ def _diverged(frame: pd.DataFrame) -> pd.DataFrame:
     rows = runs.tail(1).assign(x=lambda f: f["step"], value=lambda f: f["run"].map(finite))
     keep = [*axes_of(frame), "x", "value", *CONSTANTS]
     return rows[keep].assign(quantity="diverged", seeds=1, not_finite=0)
-
-
-def _like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    rows.attrs = frame.attrs
-    return rows
 
 
 @drawn

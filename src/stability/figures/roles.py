@@ -64,14 +64,15 @@ def key(frame: pd.DataFrame, r: Roles) -> list[list[Artist]]:
     """Legends: one row of colours, one of dashes; nothing where nothing varies."""
     looks = marks(frame, r)
     rows: list[list[Artist]] = []
-    for axis, look in ((r.colour, lambda v: looks(v, None)), (r.dash, lambda v: looks(None, v))):
+    for axis in (r.colour, r.dash):
         if axis:
             values = style.levels(frame, axis)
             if style.is_number(frame, axis) and len(values) > MAX_LINES:  # a ramp needs no more
                 values = [values[i * (len(values) - 1) // 5] for i in range(6)]
             names = [style.label(frame, axis, v) for v in values]
+            pairs = [(v, None) if axis == r.colour else (None, v) for v in values]
             rows.append(
-                [Line2D([], [], label=n, **look(v)) for n, v in zip(names, values, strict=True)]
+                [Line2D([], [], label=n, **looks(*p)) for n, p in zip(names, pairs, strict=True)]
             )
     return rows
 

@@ -41,7 +41,8 @@ def log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
     """Few labels on a log axis: powers of ten, and 2 and 5 times them where it is short."""
     decades = np.log10(limits[1] / limits[0]) if limits[1] / limits[0] < 1e300 else 300
     if decades < 1.7:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+        tens = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.log10(limits[1]))
+        axis.set_major_locator(FixedLocator(np.outer(tens, (1, 2, 5)).ravel()))
         axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     else:
         axis.set_major_locator(LogLocator(numticks=6))
@@ -70,7 +71,12 @@ def layer_x(ax: Axes, lengths: Sequence[int], embedding: bool) -> None:
     else:
         pad = 0.03 * longest + 0.2
         ax.set_xlim((0 if embedding else 1) - pad, longest + pad)
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+        whole_ticks(ax.xaxis)
+
+
+def whole_ticks(axis: Axis) -> None:
+    """A few whole numbers."""
+    axis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
 
 
 def whole_x(ax: Axes, values: Sequence[int], before: Sequence[float] = ()) -> None:

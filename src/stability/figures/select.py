@@ -49,10 +49,11 @@ def together(frame: pd.DataFrame) -> pd.DataFrame:
         recorded = variant["step"].value_counts()
         steps = [t for t, n in recorded.items() if 2 * n >= (ends_at >= t).sum()]
         kept.append(variant[variant["step"].isin(steps)])
-    return _like(frame, frame.merge(pd.concat(kept)[["run", "step"]], on=["run", "step"]))
+    return like(frame, frame.merge(pd.concat(kept)[["run", "step"]], on=["run", "step"]))
 
 
-def _like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+def like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with what the frame knows of axes and options, which a merge loses."""
     rows.attrs = frame.attrs
     return rows
 

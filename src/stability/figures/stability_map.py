@@ -65,7 +65,9 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     n_columns, n_rows = len(_levels(frame, columns)), len(_levels(frame, rows))
     across = max(1, min(len(every), int(width / max(0.55 * n_columns + 0.9, 2.0))))
     height = (0.3 * n_rows + 0.55) / (width / across)
-    page = panels.Page(len(every), across, width, aspect=height, least=0.9, most=0.3 * n_rows + 0.6)
+    page = panels.Page(
+        len(every), across, width, aspect=height, least=1.0, most=0.3 * n_rows + 0.75
+    )
     worst = float(np.nanmax([frame["guess"].max(), frame["unigram"].max()]))
     best = float(np.nanmin([frame["loss"].min(), worst - 1e-3]))
     norm = Normalize(best, worst)
@@ -77,7 +79,7 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
             ax.tick_params(labelleft=False)
     mappable = mpl.cm.ScalarMappable(norm, mpl.colormaps[CMAP])
     bar = page.figure.colorbar(
-        mappable, ax=page.axes, label="final loss (nats)", extend="max", pad=0.01, fraction=0.05
+        mappable, ax=page.axes, label="loss (nats)", extend="max", pad=0.01, fraction=0.05
     )
     bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
     bar.outline.set_linewidth(0.5)
