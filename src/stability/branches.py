@@ -126,8 +126,8 @@ def _to_queries(C: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix) -> Matr
     n_SNN = B_SNN @ C if np.iscomplexobj(B_SNN) else m_SNN
     inner = B_SNN @ (C * C) - 2 * m_SNN * n_SNN
     total = np.real((inner @ back + mA_SNN * (n_SNN @ back)).mean(0))
-    half: Matrix = (total + total.T) / 2
-    return half
+    terms = (np.abs(B_SNN).mean(0) @ np.diagonal(C)) ** 2
+    return _beyond_rounding((total + total.T) / 2, terms)
 
 
 def _to_keys(C: Matrix, G: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix) -> Matrix:
@@ -135,7 +135,16 @@ def _to_keys(C: Matrix, G: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix)
     W = C * G
     WB_SNN = W @ B_SNN
     rest = (W * mA_SNN) @ B_SNN - 2 * m_SNN * WB_SNN
-    return C * _sandwiched(B_SNN, WB_SNN) + _sandwiched(B_SNN, rest)
+    first = C * _sandwiched(B_SNN, WB_SNN)
+    return _beyond_rounding(first + _sandwiched(B_SNN, rest), np.diagonal(first))
+
+
+def _beyond_rounding(total: Matrix, terms: Matrix) -> Matrix:
+    """The sum of terms of this size, 0 where it is their rounding error: saturated attention."""
+    size = np.sqrt(np.abs(terms))
+    kept: Matrix = np.where(np.abs(total) > 1e-12 * size[:, None] * size, total, 0)
+    np.fill_diagonal(kept, np.maximum(np.diagonal(kept), 0))
+    return kept
 
 
 def root(C: Matrix) -> Matrix:
