@@ -1,0 +1,191 @@
+"""The command from end to end, in processes of its own, with real runs of a tiny model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stability import choices, usage
+from stability.config import GROUPS, KNOBS
+from stability.run import config_dirs
+
+TINY = ["model.width=16", "model.heads=2", "model.context=16", "depth=1", "train.steps=2"]
+TINY += ["train.eval_every=0", "train.eval_batches=1", "data=markov", "device=cpu", "n_jobs=2"]
+
+
+def command(*words, cwd, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "stability.run", *words],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def runs(sweep):
+    return {p.parent.name: json.loads(p.read_text()) for p in sorted(sweep.glob("*/run.json"))}
+
+
+# -- help ----------------------------------------------------------------------------------------
+
+
+def test_help_needs_neither_hydra_nor_torch_nor_a_second(tmp_path):
+    program = (
+        "import sys, time; began = time.perf_counter(); from stability.run import main\n"
+        "assert main(['norm=pre', '--help']) == 0; took = time.perf_counter() - began\n"
+        "assert not {'hydra', 'torch', 'pandas', 'pyarrow'} & set(sys.modules), 'heavy'\n"
+        "assert took < 1, took\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: python -m stability.run" in done.stdout
+
+
+def test_help_explains_every_knob_and_lists_every_option():
+    text = " ".join(usage.text().split())
+    for knob in KNOBS.values():
+        if knob.key.endswith((".label", ".order")) and not knob.key.startswith("norm."):
+            continue  # said once
+        assert f"{knob.key}=" in text
+        assert knob.doc in text
+        assert knob.unit in text and knob.legal.text in text
+    for group in GROUPS:
+        assert all(option in text for option in choices.options(group))
+
+
+def test_help_lists_the_users_own_options(tmp_path):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "mine.yaml").write_text("")
+    assert config_dirs(["-m", "--config-dir", str(tmp_path)]) == [tmp_path]
+    assert config_dirs([f"--config-dir={tmp_path}", "-cd"]) == [tmp_path, Path("")]
+    assert "mine" in usage.text([tmp_path])
+
+
+def test_hydras_own_commands_still_work(tmp_path):
+    assert "== Flags ==" in command("--hydra-help", cwd=tmp_path).stdout
+    shown = command("--cfg", "job", "depth=3", cwd=tmp_path)
+    assert "depth: 3" in shown.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- running -------------------------------------------------------------------------------------
+
+
+def test_a_sweep_runs_is_summed_up_and_runs_only_what_is_missing(tmp_path):
+    done = command("norm=pre,post", *TINY, "name=s", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = runs(tmp_path / "outputs" / "s")
+    assert [name.rpartition("_")[0] for name in found] == ["norm-post", "norm-pre"]
+    assert {r["status"] for r in found.values()} == {"completed"}
+    assert (tmp_path / "outputs" / "s" / "runs.parquet").exists()
+    for said in ("[2/2]", "variance growth", "gradient ratio", "files:   outputs/s", *found):
+        assert said in done.stdout
+    assert "resume:" not in done.stdout and "\x1b" not in done.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["outputs"]
+
+    again = command("norm=pre,post,none", *TINY, "name=s", cwd=tmp_path)
+    assert "3 runs, 2 done already" in again.stdout and "[1/1]" in again.stdout
+    assert {k: v for k, v in runs(tmp_path / "outputs" / "s").items() if k in found} == found
+
+
+def test_an_unnamed_sweep_says_how_to_resume_it(tmp_path):
+    done = command("-m", *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("resume:")]
+    (sweep,) = (tmp_path / "outputs").iterdir()
+    words = line.removeprefix("resume:").split()
+    assert words == ["python", "-m", "stability.run", *TINY, f"name={sweep.name}"]
+    assert "1 done already" in command(*words[3:], cwd=tmp_path).stdout
+
+
+def test_a_launcher_of_hydras_own_makes_the_same_runs(tmp_path):
+    words = ["norm=pre,post", *TINY, "name=s"]
+    assert command(*words, "out=a", cwd=tmp_path).returncode == 0
+    done = command(*words, "out=b", "hydra/launcher=basic", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ours, theirs = runs(tmp_path / "a" / "s"), runs(tmp_path / "b" / "s")
+    assert {k: r["final_loss"] for k, r in ours.items()} == {
+        k: r["final_loss"] for k, r in theirs.items()
+    }
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("launcher", ["procs", "basic"])
+def test_a_failed_run_is_listed_with_its_cause_and_the_exit_code_is_1(tmp_path, launcher):
+    (tmp_path / "mine" / "norm").mkdir(parents=True)
+    (tmp_path / "mine" / "breaks.py").write_text(
+        "from stability.placements import NoNorm\n"
+        "class Breaks(NoNorm):\n"
+        "    def __call__(self, x, f, norm):\n"
+        "        if hasattr(x, 'backward'): raise RuntimeError('no such luck')\n"
+        "        return x + f(x)\n"
+    )
+    yaml = "build: {_target_: breaks.Breaks}\n"
+    (tmp_path / "mine" / "norm" / "broken.yaml").write_text(yaml)
+    words = ["norm=broken,none", *TINY, "name=s", f"hydra/launcher={launcher}"]
+    done = command("--config-dir", "mine", *words, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "RuntimeError: no such luck" in done.stdout and "run.log" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    found = {k.rpartition("_")[0]: r["status"] for k, r in runs(tmp_path / "outputs" / "s").items()}
+    assert found == {"norm-broken": "failed", "norm-none": "completed"}
+    log = next((tmp_path / "outputs" / "s").glob("norm-broken*/run.log")).read_text()
+    assert "Traceback" in log and "no such luck" in log
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_sweep_says_so_and_goes_on_later(tmp_path, number, code):
+    words = ["seed=0,1,2", *TINY, "train.steps=100000", "name=s"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stability.run", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(runs(tmp_path / "outputs" / "s")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "interrupted" in said and "not started" in said and "Traceback" not in said
+    assert {r["status"] for r in runs(tmp_path / "outputs" / "s").values()} == {"interrupted"}
+
+    again = command(*words, "train.steps=3", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "2 to continue" in again.stdout
+    assert {r["status"] for r in runs(tmp_path / "outputs" / "s").values()} == {"completed"}
+
+
+def test_two_commands_on_one_folder_share_the_work(tmp_path):
+    words = ["seed=range(0,4)", *TINY, "train.steps=60", "name=s", "n_jobs=1"]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "stability.run", *words],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    found = runs(tmp_path / "outputs" / "s")
+    assert len(found) == 4 and {r["status"] for r in found.values()} == {"completed"}
+    logs = [p.read_text() for p in (tmp_path / "outputs" / "s").glob("*/run.log")]
+    assert all(log.count("Traceback") == 0 for log in logs)
+
+
+def test_bad_input_has_its_own_exit_code_and_leaves_nothing(tmp_path):
+    done = command("norm=pre,post", "depth=2,0", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "depth=0: must be >= 1\n"
+    assert list(tmp_path.iterdir()) == []
