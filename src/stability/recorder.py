@@ -97,8 +97,12 @@ class Recorder:
 
     # Hooks -----------------------------------------------------------------------------------
 
+    def _listens(self) -> bool:
+        """Whether the pass belongs to the step: no validation in its midst, no recompute."""
+        return self.active and torch.is_grad_enabled() and not recomputing()
+
     def _on_observable(self, keys: tuple[Key, ...], module: Any, _: Any, output: Any) -> None:
-        if not self.active or recomputing() or "act" not in self.kinds:
+        if not self._listens() or "act" not in self.kinds:
             return
         with self._timed():
             shown = module.observe(output)
@@ -106,7 +110,7 @@ class Recorder:
                 self._put(("act", (key,)), stats.measure(shown[key.name]), None)
 
     def _on_forward(self, keys: tuple[Key, ...], module: Any, _: Any, output: Any) -> None:
-        if not self.active or recomputing():
+        if not self._listens():
             return
         tensor = output if isinstance(output, Tensor) else output[0]
         if "act" in self.kinds:
