@@ -1,10 +1,12 @@
 """A run small enough for a test: its config, composed without Hydra, and what it leaves behind."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pandas as pd
 from omegaconf import OmegaConf
@@ -65,25 +67,43 @@ def make_config(changes: dict[str, Any] | None = None, **over: Any) -> dict[str,
 
 
 class Ran(NamedTuple):
+    """A finished run: run.json, both tables, and what it was built of (as training left it)."""
+
     info: dict[str, Any]
     layers: pd.DataFrame
     steps: pd.DataFrame
+    built: Any
     folder: Path
 
-    def value(self, column: str, site: str, kind: str = "act", **place: Any) -> Any:
-        """The one value of a column at a site, by step, layer and sublayer as far as needed."""
-        rows = self.layers[(self.layers.site == site) & (self.layers.kind == kind)]
-        for name, wanted in place.items():
-            rows = rows[rows[name] == wanted]
-        (value,) = rows[column]
+    def rows(self, **where: Any) -> pd.DataFrame:
+        """The rows of `layers` at a step, layer, sublayer, site, kind, as far as given."""
+        found = self.layers
+        for name, wanted in where.items():
+            found = found[found[name] == wanted]
+        return found
+
+    def value(self, column: str, **where: Any) -> Any:
+        """The one value of a column there."""
+        (value,) = self.rows(**where)[column]
         return value
 
 
-def run(config: dict[str, Any], folder: Path) -> Ran:
-    """Run a config to its finished folder and read what it left."""
-    from stability import job
+def run(
+    config: dict[str, Any], folder: Path, prepare: Callable[[Any], object] = lambda built: None
+) -> Ran:
+    """Run a config to its finished folder; ``prepare`` may tamper with what was built."""
+    from stability import build, job
 
-    info = job.execute(config, folder)
-    assert json.loads((folder / "run.json").read_text()) == json.loads(json.dumps(info))
-    tables = (pd.read_parquet(folder / f"{name}.parquet") for name in ("layers", "steps"))
-    return Ran(info, *tables, folder)
+    made = []
+
+    def build_and_keep(config: dict[str, Any]) -> Any:
+        made.append(build.build(config))
+        prepare(made[-1])
+        return made[-1]
+
+    with mock.patch.object(job, "build", build_and_keep):
+        info = job.execute(config, folder)
+    with_null = json.loads(json.dumps(info), parse_constant=lambda nan: None)
+    assert json.loads((folder / "run.json").read_text()) == with_null
+    layers, steps = (pd.read_parquet(folder / f"{name}.parquet") for name in ("layers", "steps"))
+    return Ran(info, layers, steps, made[-1], folder)
