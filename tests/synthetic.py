@@ -1,7 +1,7 @@
 """Run folders made from laws instead of training, in the layout that runs leave on disk.
 
-Every number follows from `VARIANCE`, `GRADIENT` and the arguments of `write_run`, so that a test can
-say what a figure must show. No torch.
+Every number follows from `VARIANCE`, `GRADIENT` and the arguments of `write_run`, so that a test
+can say what a figure must show. No torch.
 """
 
 import hashlib

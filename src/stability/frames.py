@@ -116,14 +116,16 @@ def varying(runs: pd.DataFrame) -> list[str]:
         if key not in runs or quiet or runs[key].nunique(dropna=False) < 2:
             continue
         group = key.partition(".")[0] if key != "depth" else "model"
-        if group != key and group in axes and _follows(runs, key, group):
+        if group != key and group in runs and _follows(runs, key, group):
             continue
         axes.append(key)
     return axes
 
 
 def _follows(runs: pd.DataFrame, key: str, group: str) -> bool:
-    return bool((runs.groupby(group)[key].nunique(dropna=False) == 1).all())
+    """Whether the option of the group varies and alone decides the key."""
+    per_option = runs.groupby(group)[key].nunique(dropna=False)
+    return len(per_option) > 1 and bool((per_option == 1).all())
 
 
 def options(runs: pd.DataFrame) -> dict[str, dict[str, tuple[str, int]]]:

@@ -201,14 +201,14 @@ def _add_growth(folders: list[Path], rows: list[dict[str, Any]]) -> None:
     stats = ["var", "rms", "token_rms_median"]
     found = block_outputs(tables.scan(paths, "layers", keys + stats, wanted).to_pandas())
     found = found[(found["l"] > 0) & (found["step"] == found["run"].astype(str).map(last))]
-    found = found.sort_values("l").assign(norm=l2(found))
+    found = found.sort_values("l").assign(size=l2(found))
     of_run = dict(iter(found.groupby("run", observed=True)))
     for row in rows:
         if row["run"] in of_run:
             run = of_run[row["run"]]
             act, grad = run[run["kind"] == "act"], run[run["kind"] == "grad"]
             row["variance_growth"] = _over(act["var"], -1, 0)
-            row["grad_ratio"] = _over(grad["norm"], 0, -1)
+            row["grad_ratio"] = _over(grad["size"], 0, -1)
             row["grad_ratio_median"] = _over(grad["token_rms_median"], 0, -1)
 
 

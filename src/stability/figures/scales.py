@@ -42,7 +42,7 @@ def log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
     decades = np.log10(limits[1] / limits[0]) if limits[1] / limits[0] < 1e300 else 300
     if decades < 1.7:
         tens = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.log10(limits[1]))
-        axis.set_major_locator(FixedLocator(np.outer(tens, (1, 2, 5)).ravel()))
+        axis.set_major_locator(FixedLocator(np.outer(tens, (1, 2, 5)).ravel().tolist()))
         axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     else:
         axis.set_major_locator(LogLocator(numticks=6))

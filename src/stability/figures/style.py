@@ -77,7 +77,7 @@ def drawn(draw: Callable[..., Figure]) -> Callable[..., Figure]:
         with styled():
             figure = draw(*args, **kwargs)
             figure.draw_without_rendering()  # ticks are made here, with our sizes
-            figure.set_layout_engine("none")  # the layout stands; each save would repeat it
+            figure.set_layout_engine(None)  # the layout stands; each save would repeat it
             return figure
 
     inner.__doc__ = draw.__doc__
