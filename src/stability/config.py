@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from stability.schema import KINDS, SITES
@@ -24,7 +25,8 @@ AXES = ("norm", "norm_type", "init", "depth", "dtype", "seed")
 
 DTYPES = ("fp64", "fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "sigmoid", "identity", "swiglu")
-
+PROBES = tuple(sorted(p.stem for p in (Path(__file__).parent / "probes").glob("[!_]*.py")))
+"""Every probe: a file in probes/."""
 
 LARGEST = 2**63 - 1
 """Largest whole number that tables and tensors hold."""
@@ -67,10 +69,10 @@ def one_of(*names: object) -> Legal:
     return Legal("one of " + ", ".join(map(str, names)), lambda v: v in names)
 
 
-def subset(names: tuple[str, ...]) -> Legal:
+def subset(names: tuple[str, ...], empty: bool = False) -> Legal:
     return Legal(
         f"a list of distinct names out of {', '.join(names)}",
-        lambda v: len(v) > 0 and set(v) <= set(names) and len(set(v)) == len(v),
+        lambda v: (empty or len(v) > 0) and set(v) <= set(names) and len(set(v)) == len(v),
     )
 
 
@@ -217,6 +219,11 @@ class Record:
     kinds: list[str] = knob(list(KINDS), "what to record", subset(tuple(KINDS)))
     sites: list[str] = knob(
         list(SITES), "where to record activations and gradients", subset(tuple(SITES))
+    )
+    probes: list[str] = knob(
+        [],
+        "what to measure on recorded steps with passes of its own; takes time",
+        subset(PROBES, empty=True),
     )
     ring: int = knob(
         0,

@@ -16,6 +16,7 @@ import yaml
 from stability import construct, schema
 from stability.build import Built, build
 from stability.config import digest, identity
+from stability.data import Source, source
 from stability.provenance import now, provenance, write_json, write_text
 from stability.table import Writer
 from stability.train import Outcome, Report, Trainer
@@ -47,17 +48,15 @@ def execute(
     torch.set_num_threads(config["threads"])
     folder.mkdir(parents=True, exist_ok=True)
     with logging_to(folder / schema.LOG_FILE):
-        state: dict[str, Any] = {
-            "format": schema.FORMAT,
-            "folder": folder.name,
-            "status": "running",
-        }
+        found = source(config)
+        state = announce(config, found, folder)
+        write_json(folder / schema.RUN_FILE, state)
         try:
+            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+            write_text(folder / schema.CONFIG_FILE, text)
             built = build(config)
             state |= describe(built)
             write_json(folder / schema.RUN_FILE, state)
-            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-            write_text(folder / schema.CONFIG_FILE, text)
             outcome = _train(built, folder, state["run"], report, stop)
         except BaseException as error:
             log.error("%s", traceback.format_exc())
@@ -87,31 +86,47 @@ def _train(
         "stability.run": run,
         "stability.format": str(schema.FORMAT),
     }
-    layers, steps = (Writer(folder, name, metadata) for name in ("layers", "steps"))
-    trainer = Trainer(built, run, folder, layers, steps, report, stop)
+    layers, steps, probes = (Writer(folder, name, metadata) for name in schema.TABLES)
+    trainer = Trainer(built, run, folder, layers, steps, probes, report, stop)
     try:
         trainer.resume()
         return trainer.run()
     finally:
         built.recorder.detach()
-        layers.close()
-        steps.close()
+        for writer in (layers, steps, probes):
+            writer.close()
 
 
-def describe(built: Built) -> dict[str, Any]:
-    """What run.json knows before the first step."""
-    what = identity(built.config, built.source.sha256)
-    limits = torch.finfo(built.precision.compute)
+def announce(config: Mapping[str, Any], found: Source, folder: Path) -> dict[str, Any]:
+    """What run.json says before anything is built."""
+    what = identity(config, found.sha256)
     return {
+        "format": schema.FORMAT,
         "run": digest(what),
+        "folder": folder.name,
+        "status": "running",
         "outcome": "running",
         "first_bad": None,
         "steps_done": 0,
         "final_loss": None,
         "final_val_loss": None,
         "learned": None,
+        "data": found.info(),
+        **provenance(),
+        "started": now(),
+        "finished": None,
+        "seconds": None,
+        "record_seconds": None,
+        "error": None,
+        "identity": what,
+    }
+
+
+def describe(built: Built) -> dict[str, Any]:
+    """What run.json knows of the model before the first step."""
+    limits = torch.finfo(built.precision.compute)
+    return {
         "parameters": sum(p.numel() for p in built.model.parameters()),
-        "data": built.source.info(),
         "device": device_name(built.device),
         "finfo": {
             "dtype": built.config["dtype"],
@@ -120,13 +135,6 @@ def describe(built: Built) -> dict[str, Any]:
             "eps": limits.eps,
             "smallest_subnormal": limits.smallest_normal * limits.eps,
         },
-        **provenance(),
-        "started": now(),
-        "finished": None,
-        "seconds": None,
-        "record_seconds": None,
-        "error": None,
-        "identity": what,
     }
 
 

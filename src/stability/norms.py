@@ -32,6 +32,11 @@ class Affine(nn.Module):
         eps: added to the variance or the mean square.
     """
 
+    over: tuple[int, ...] = ()
+    """Axes of x_BTD over which the norm takes its moment; empty for a norm that takes none."""
+    centred = False
+    """Whether that moment is the variance, the mean subtracted, or the mean square."""
+
     def __init__(self, width: int, bias: bool, eps: float) -> None:
         super().__init__()
         self.width, self.eps = width, eps
@@ -47,6 +52,8 @@ class Affine(nn.Module):
 class LayerNorm(Affine):
     """gamma (x - mean(x)) / sqrt(var(x) + eps) + beta over features. Source: arXiv:1607.06450."""
 
+    over, centred = (-1,), True
+
     def forward(self, x_BTD: Tensor) -> Tensor:
         wide = widen(x_BTD)
         beta = None if self.bias is None else self.bias.to(wide.dtype)
@@ -59,6 +66,8 @@ class RMSNorm(Affine):
 
     beta exists only with ``model.bias``; the paper has none.
     """
+
+    over = (-1,)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         wide = widen(x_BTD)
@@ -75,6 +84,7 @@ class BatchNorm(Affine):
     statistics are those of each part. Source: arXiv:1502.03167.
     """
 
+    over, centred = (0, 1), True
     momentum = 0.1
 
     def __init__(self, width: int, bias: bool, eps: float) -> None:

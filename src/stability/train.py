@@ -22,6 +22,7 @@ from stability import checkpoint
 from stability.build import Built, recorder_of
 from stability.model import IGNORED, loss_sum
 from stability.optim import learning_rate, total_norm
+from stability.probes import Prober
 from stability.recorder import Recorder, Rows, Taken, first_bad
 from stability.schema import CHECKPOINT_FILE, FAILURE_FILE
 from stability.table import Writer
@@ -72,7 +73,7 @@ class Trainer:
         built: what the config builds.
         run: hash, for the tables.
         folder: where checkpoints go.
-        layers, steps: writers of the two tables.
+        layers, steps, probes: writers of the tables.
         report: called a few times a second with the progress.
         stop: asked before each step whether to break off.
     """
@@ -84,11 +85,13 @@ class Trainer:
         folder: Path,
         layers: Writer,
         steps: Writer,
+        probes: Writer,
         report: Report,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.built, self.run_hash, self.report, self.stop = built, run, report, stop
-        self.folder, self.layers, self.steps = folder, layers, steps
+        self.folder, self.layers, self.steps, self.probes = folder, layers, steps, probes
+        self.prober = Prober(built, run) if built.config["record"]["probes"] else None
         self.train, self.record = built.config["train"], built.config["record"]
         self.policy = built.config["on_nonfinite"]
         self.updates = self.train["steps"]
@@ -183,7 +186,8 @@ class Trainer:
             self.recent.extend((loss, norm) for loss, norm in state["recent"])
             log.info("resumed at step %d", self.first)
         # A step that was recorded only because it was the last is no longer the last.
-        self.layers.keep(range(0, self.first, self.record["every"]))
+        for table in (self.layers, self.probes):
+            table.keep(range(0, self.first, self.record["every"]))
         self.steps.keep(range(self.first))
 
     def _save(self, step: int) -> None:
@@ -195,8 +199,8 @@ class Trainer:
 
     def _flush(self) -> None:
         self.flush_by = time.monotonic() + FLUSH_SECONDS
-        self.layers.flush()
-        self.steps.flush()
+        for table in (self.layers, self.steps, self.probes):
+            table.flush()
 
     def run(self) -> Outcome:
         """Train to the end, to divergence, or to the first ``stop``."""
@@ -208,6 +212,8 @@ class Trainer:
             if self.stop():
                 self._interrupt(step)
                 break
+            if not self._probe(step, *batch):
+                break
             self.pending.append(self._step(step, *batch))
             batch = self._batch(step + 1)
             if not self._settle(self.lag):
@@ -217,6 +223,19 @@ class Trainer:
         self._finish()
         self.outcome.seconds = time.perf_counter() - began
         return self.outcome
+
+    def _probe(self, step: int, x_BT: Tensor, y_BT: Tensor) -> bool:
+        """Take the step's probes, of a copy of the model; False where the run has diverged."""
+        if self.prober is None or not self.is_recorded(step):
+            return True
+        if not self._settle(0):
+            return False
+        began = time.perf_counter()
+        self.probes.append(self.prober.take(step, x_BT, y_BT))
+        seconds = time.perf_counter() - began
+        self.outcome.record_seconds += seconds
+        log.info("probes of step %d took %.1f s", step, seconds)
+        return True
 
     def _keep_safe(self, done: int) -> None:
         every = self.train["checkpoint_every"]
