@@ -55,7 +55,7 @@ def load(
         rows = pd.concat(
             [
                 _rows(
-                    [sweep / f for f in frame["folder"]],
+                    [f for f in found[sweep] if f.name in set(frame["folder"])],
                     frame.assign(sweep=sweep.name),
                     table,
                     axes,

@@ -1,0 +1,156 @@
+"""The recorder serves a model and a loop that somebody else wrote."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import stability
+from stability.attach import keys_of
+
+LAYERS = r"layers\.(\d+)"
+
+
+def encoder(dropout=0.1):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=dropout)
+    body = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    return nn.Sequential(body, nn.Linear(16, 1))
+
+
+def train(model, steps, recording=None, batches=None):
+    torch.manual_seed(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(steps):
+        loss = model(torch.randn(3, 5, 16)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if recording:
+            recording.log(loss=loss.item())
+    return losses
+
+
+def test_a_hand_written_loop_over_torchs_encoder_is_recorded(tmp_path):
+    model = encoder()
+    with stability.record(model, tmp_path / "run", sites=LAYERS, every=2) as recording:
+        losses = train(model, 5, recording)
+    layers = stability.load(tmp_path / "run")
+    stream = layers[(layers.site == "resid_post") & (layers.kind == "act")]
+    assert sorted(stream.step.unique()) == [0, 2, 4]
+    assert sorted(stream.layer.unique()) == [0, 1, 2, 3]
+    grads = layers[(layers.site == "resid_post") & (layers.kind == "grad")]
+    assert len(grads) == len(stream) == 12
+    assert stream.first_share.between(0, 1).all()
+    parameters = len(list(model.parameters()))
+    for kind in ("weight", "weight_grad", "update"):
+        assert (layers.kind == kind).sum() == 3 * parameters
+    steps = stability.load(tmp_path / "run", "steps")
+    assert steps.loss.tolist() == losses
+
+
+def test_recording_a_foreign_loop_changes_no_weight(tmp_path):
+    plain, watched = encoder(), encoder()
+    losses = train(plain, 6)
+    with stability.record(watched, tmp_path / "run", sites=LAYERS):
+        assert train(watched, 6) == losses
+    pairs = zip(plain.parameters(), watched.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_the_numbers_are_those_of_the_modules_outputs_and_gradients(tmp_path):
+    model, seen = encoder(dropout=0.0), {}
+    for i, layer in enumerate(model[0].layers):
+        layer.register_forward_hook(
+            lambda _, __, out, i=i: (out.retain_grad(), seen.update({i: out}))[1]
+        )
+    with stability.record(model, tmp_path / "run", sites=LAYERS):
+        train(model, 1)
+    layers = pd.read_parquet(tmp_path / "run" / "layers.parquet")
+    for i, out in enumerate(seen.values()):
+        for kind, tensor in (("act", out.detach()), ("grad", out.grad)):
+            (row,) = layers[
+                (layers.layer == i) & (layers.site == "resid_post") & (layers.kind == kind)
+            ].itertuples()
+            assert row.rms == pytest.approx(tensor.double().square().mean().sqrt().item())
+            share = tensor[:, 0].double().square().sum() / tensor.double().square().sum()
+            assert row.first_share == pytest.approx(share.item())
+
+
+def test_a_loss_scale_is_divided_out_of_activations_gradients(tmp_path):
+    rms = {}
+    for scale in (1.0, 1024.0):
+        model, folder = encoder(dropout=0.0), tmp_path / str(scale)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with stability.record(model, folder, sites=LAYERS, loss_scale=lambda s=scale: s):
+            (model(torch.ones(2, 3, 16)).mean() * scale).backward()
+            optimizer.step()
+        layers = pd.read_parquet(folder / "layers.parquet")
+        rms[scale] = layers[(layers.kind == "grad")].rms.tolist()
+    assert rms[1024.0] == pytest.approx(rms[1.0], rel=1e-5)
+
+
+def test_an_optimizer_of_another_model_ends_no_step(tmp_path):
+    model, other = encoder(), nn.Linear(2, 1)
+    stranger = torch.optim.SGD(other.parameters(), lr=0.1)
+    with stability.record(model, tmp_path / "run", sites=LAYERS) as recording:
+        other(torch.ones(1, 2)).sum().backward()
+        stranger.step()
+        train(model, 2)
+        assert recording.step == 2
+
+
+def test_the_first_bad_site_of_a_foreign_model_is_named(tmp_path):
+    model = encoder()
+    with torch.no_grad():
+        model[0].layers[2].linear1.weight[0, 0] = float("nan")
+    with stability.record(model, tmp_path / "run", sites=LAYERS, kinds=["act"]):
+        train(model, 1)
+    state = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert state["first_bad"]["layer"] == 2
+    assert state["first_bad"]["kind"] == "act"
+
+
+def test_an_exception_in_the_loop_is_kept_and_the_hooks_go(tmp_path):
+    model = encoder()
+    with pytest.raises(ZeroDivisionError), stability.record(model, tmp_path / "r", sites=LAYERS):
+        train(model, 2)
+        1 / 0  # noqa: B018
+    state = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert state["status"] == "failed"
+    assert "ZeroDivisionError" in state["error"]
+    assert not any(m._forward_hooks for m in model.modules())
+    train(model, 1)
+    assert pd.read_parquet(tmp_path / "r" / "layers.parquet").step.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("sites", "words"),
+    [
+        (r"nothing\.(\d+)", "matches none"),
+        (r"layers\.\d+", "needs a group"),
+        (r"layers\.\d+\.(linear\d)", "no number"),
+        (r"layers\.(\d+)\.linear\d", "two modules"),
+    ],
+)
+def test_a_pattern_that_cannot_serve_is_refused(sites, words):
+    with pytest.raises(ValueError, match=words):
+        keys_of(encoder(), sites)
+
+
+def test_a_second_group_names_the_sublayer():
+    found, weights = keys_of(encoder(), r"layers\.(\d+)\.(linear1|linear2)")
+    assert {key.sublayer for key in found} == {"linear1", "linear2"}
+    assert {key.sublayer for key in weights} == {"linear1", "linear2", "outside"}
+
+
+def test_a_folder_that_holds_a_run_is_refused(tmp_path):
+    model = encoder()
+    with stability.record(model, tmp_path / "run", sites=LAYERS):
+        train(model, 1)
+    with pytest.raises(FileExistsError), stability.record(model, tmp_path / "run", sites=LAYERS):
+        pass

@@ -1,0 +1,95 @@
+"""A replay names the operation that made the first non-finite value, and what it read."""
+
+import math
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from stability import replay
+from stability.schema import Key
+from stability.trace import Trace
+from tiny import make_config, run
+
+
+@pytest.fixture(scope="module")
+def overflowed(tmp_path_factory):
+    """An fp16 run without norms that overflows at its first step."""
+    folder = tmp_path_factory.mktemp("fp16") / "run"
+    changes = {"dtype": "fp16", "model.sublayers": "linear", "model.width": 32, "depth": 40}
+    done = run(make_config(changes, norm="none", init="kaiming"), folder)
+    assert done.info["status"] == "diverged"
+    return done
+
+
+def test_the_culprit_reads_finite_values_and_writes_a_non_finite_one(overflowed):
+    config, state = replay.load(overflowed.folder)
+    culprit = replay.watch(config, state, "fp16", open_attention=False).culprit()
+    assert culprit is not None
+    assert all(math.isfinite(t.absmax) and t.nonfinite == 0 for t in culprit.inputs)
+    assert any(t.nonfinite for t in culprit.outputs)
+    assert max(t.absmax for t in culprit.inputs) > 1e3
+
+
+def test_the_culprit_stands_where_the_run_found_its_first_bad_site(overflowed):
+    config, state = replay.load(overflowed.folder)
+    rows = replay.sites(config, state, "fp16")
+    first = next(i for i, n in enumerate(rows["nonfinite"]) if n)
+    bad = overflowed.info["first_bad"]
+    assert {k: rows[k][first] for k in ("layer", "sublayer", "site", "kind")} == {
+        k: v for k, v in bad.items() if k != "step"
+    }
+
+
+def test_a_wider_format_beside_it_shows_what_the_values_would_have_been(overflowed):
+    config, state = replay.load(overflowed.folder)
+    assert not any(replay.sites(config, state, "fp64")["nonfinite"])
+
+
+def test_the_command_prints_the_operation_and_keeps_all_of_them(overflowed):
+    command = [sys.executable, "-m", "stability.replay", str(overflowed.folder), "--dtype", "fp32"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "made the first non-finite value" in done.stdout
+    kept = pd.read_parquet(overflowed.folder / replay.REPLAY_FILE)
+    assert kept[kept.nonfinite > 0].operation.iloc[0] in done.stdout
+    assert kept.number.is_monotonic_increasing
+
+
+def test_a_softmax_over_infinities_is_named_among_innocent_operations():
+    class Softmax(nn.Module):
+        def forward(self, x):
+            return torch.softmax(x * 1e30 * 1e30, dim=-1)
+
+    site = Softmax()
+    with Trace({Key(0, "attn", "scores"): site}) as trace:
+        site(torch.ones(2, 3))
+    culprit = trace.culprit()
+    assert culprit is not None
+    assert "mul" in culprit.name
+    assert culprit.phase == "forward"
+
+
+@pytest.mark.parametrize("what", ["absent", "completed", "damaged"])
+def test_a_run_without_a_failing_step_is_refused_in_a_line(tmp_path, what, capsys):
+    folder = tmp_path / "run"
+    if what != "absent":
+        run(make_config(), folder)
+    if what == "damaged":
+        (folder / "failure.pt").write_bytes(b"torn")
+    assert replay.main([str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(folder) in error
+
+
+def test_a_healthy_step_has_no_culprit(tmp_path):
+    done = run(make_config({"train.keep_checkpoint": True}), tmp_path / "run")
+    state = torch.load(done.folder / "checkpoint.pt", weights_only=True)
+    state |= {"x": torch.zeros(4, 8, dtype=torch.long), "y": torch.ones(4, 8, dtype=torch.long)}
+    torch.save(state, done.folder / "failure.pt")
+    assert replay.explain(done.folder, None, Console(quiet=True)) == 1
