@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from planning import plan, write
-from stability import grid, pool, run, sweep
+from stability import grid, run, sweep, worker
 from stability.config import GROUPS, KNOBS
 from stability.refusal import LONGEST, REFUSALS, explain
 
@@ -19,8 +20,12 @@ from stability.refusal import LONGEST, REFUSALS, explain
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "warm", lambda: None)
-    monkeypatch.setattr(grid, "run", lambda cells, launcher, named: None)
+    monkeypatch.setattr(grid, "run", lambda cells, *_: check(cells))
+
+
+def check(cells):
+    """As in a process of its own, and without going on to run anything."""
+    worker.check([cell.config for cell in cells])
 
 
 CASES = [
@@ -32,7 +37,8 @@ CASES = [
     ("lr=1e-3", "lr=1e-3: unknown key; did you mean train.lr?"),
     ("train.lrr=1", "train.lrr=1: unknown key; did you mean train.lr"),
     ("+foo=1", "foo=1: unknown key"),
-    ("+norm@elsewhere=pre", "elsewhere=...: unknown key"),
+    ("+norm=post", "+norm=post: leave out the '+'"),
+    ("norm@elsewhere=pre", "norm@elsewhere=pre: unknown key; did you mean norm?"),
     ("norm.build.x=1", "norm.build.x=1: is not there yet; +norm.build.x=1 adds it"),
     ("+norm.build.x=1", "norm.build.x=1: Pre takes nothing"),
     ("+choices={norm: pre}", "choices={'norm': 'pre'}: unknown key"),
@@ -173,7 +179,7 @@ def test_the_traceback_is_there_for_who_asks():
 
 
 def test_nothing_evaluates_text():
-    for path in pool.Path(grid.__file__).parent.rglob("*.py"):
+    for path in Path(grid.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec", "compile"), path
@@ -231,6 +237,7 @@ overrides = st.builds(
 def test_any_command_line_is_accepted_or_refused_in_a_line(words, tmp_path):
     try:
         cells = plan(*words)
+        check(cells)
     except REFUSALS as error:
         text = explain(error)
         assert text.isprintable() and 0 < len(text) <= LONGEST + 5

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from planning import hydra_for, names, plan, write
-from stability import choices, compose, grid, pool, resume, sweep
+from stability import choices, compose, grid, resume, sweep, worker
 from stability.config import KNOBS, ConfigError
 from stability.refusal import REFUSALS
 
@@ -15,7 +15,6 @@ from stability.refusal import REFUSALS
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "warm", lambda: None)
 
 
 @pytest.fixture
@@ -156,6 +155,7 @@ def test_a_placement_in_the_users_folder_is_built(tmp_path):
     write(tmp_path / "mine" / "norm" / "half.yaml", yaml_text)
     cells = plan("--config-dir", str(tmp_path / "mine"), "norm=half,pre")
     assert names(cells) == ["norm-half", "norm-pre"]
+    worker.check([cell.config for cell in cells])
     varied = plan("--config-dir", str(tmp_path / "mine"), "norm=half", "norm.build.factor=1,2")
     assert names(varied) == ["factor-1", "factor-2"]
 

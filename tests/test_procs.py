@@ -170,9 +170,9 @@ def wait_for(what, seconds=30):
 
 
 def test_each_seat_has_a_gpu_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "_gpus", lambda: ["2", "GPU-7"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-7")
     made = cells(tmp_path, "well", "well", "well", device="cuda", n_jobs="auto", step_s=0.3)
-    setups = pool.setups(made, [HERE])
+    setups = pool.setups(made, [HERE], 2)
     assert [s.device for s in setups] == ["2", "GPU-7"]
     setups = [worker.Setup(s.trusted, s.device, "stub_job") for s in setups]
     Pool(setups, Notes(), CONFIG).run(made)
@@ -182,24 +182,24 @@ def test_each_seat_has_a_gpu_of_its_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("device", "n_jobs", "threads", "gpus", "expected"),
     [
-        ("auto", "auto", 1, [], [None] * 4),
-        ("cpu", "auto", 2, ["0"], [None] * 2),
-        ("cpu", "auto", 9, [], [None]),
-        ("cpu", 3, 1, [], [None] * 3),
-        ("auto", "auto", 1, ["0", "1"], ["0", "1"]),
-        ("cuda", 4, 1, ["0", "1"], ["0", "1", "0", "1"]),
-        ("cuda:1", "auto", 1, ["0", "1"], [None]),
-        ("mps", "auto", 1, [], [None]),
-        ("auto", 99, 1, [], [None] * 5),
+        ("auto", "auto", 1, 0, [None] * 4),
+        ("cpu", "auto", 2, 1, [None] * 2),
+        ("cpu", "auto", 9, 0, [None]),
+        ("cpu", 3, 1, 0, [None] * 3),
+        ("auto", "auto", 1, 2, ["0", "1"]),
+        ("cuda", 4, 1, 2, ["0", "1", "0", "1"]),
+        ("cuda:1", "auto", 1, 2, [None]),
+        ("mps", "auto", 1, 0, [None]),
+        ("auto", 99, 1, 0, [None] * 5),
     ],
 )
 def test_how_many_runs_go_on_at_a_time(
     tmp_path, monkeypatch, device, n_jobs, threads, gpus, expected
 ):
-    monkeypatch.setattr(pool, "_gpus", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(pool, "cores", lambda: 4)
     made = cells(tmp_path, *["well"] * 5, device=device, n_jobs=n_jobs, threads=threads)
-    assert [setup.device for setup in pool.setups(made, [])] == expected
+    assert [setup.device for setup in pool.setups(made, [], gpus)] == expected
 
 
 # -- claims --------------------------------------------------------------------------------------

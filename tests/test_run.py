@@ -15,7 +15,7 @@ from stability.config import GROUPS, KNOBS
 from stability.run import config_dirs
 
 TINY = ["model.width=16", "model.heads=2", "model.context=16", "depth=1", "train.steps=2"]
-TINY += ["train.eval_every=0", "train.eval_batches=1", "data=markov", "device=cpu", "n_jobs=2"]
+TINY += ["train.eval_every=0", "train.eval_batches=1", "device=cpu", "n_jobs=2"]
 
 
 def command(*words, cwd, **environment):
@@ -43,7 +43,9 @@ def test_help_needs_neither_hydra_nor_torch_nor_a_second(tmp_path):
         "assert not {'hydra', 'torch', 'pandas', 'pyarrow'} & set(sys.modules), 'heavy'\n"
         "assert took < 1, took\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "usage: python -m stability.run" in done.stdout
 
@@ -64,7 +66,7 @@ def test_help_lists_the_users_own_options(tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "mine.yaml").write_text("")
     assert config_dirs(["-m", "--config-dir", str(tmp_path)]) == [tmp_path]
-    assert config_dirs([f"--config-dir={tmp_path}", "-cd"]) == [tmp_path, Path("")]
+    assert config_dirs([f"--config-dir={tmp_path}", "-cd"]) == [tmp_path, Path()]
     assert "mine" in usage.text([tmp_path])
 
 
@@ -90,6 +92,9 @@ def test_a_sweep_runs_is_summed_up_and_runs_only_what_is_missing(tmp_path):
     assert "resume:" not in done.stdout and "\x1b" not in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["outputs"]
 
+    began = time.monotonic()
+    assert "2 done already" in command("norm=pre,post", *TINY, "name=s", cwd=tmp_path).stdout
+    assert time.monotonic() - began < 15  # without torch
     again = command("norm=pre,post,none", *TINY, "name=s", cwd=tmp_path)
     assert "3 runs, 2 done already" in again.stdout and "[1/1]" in again.stdout
     assert {k: v for k, v in runs(tmp_path / "outputs" / "s").items() if k in found} == found
@@ -140,8 +145,7 @@ def test_a_failed_run_is_listed_with_its_cause_and_the_exit_code_is_1(tmp_path, 
     assert "Traceback" in log and "no such luck" in log
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_sweep_says_so_and_goes_on_later(tmp_path, number, code):
+def test_a_stopped_sweep_says_so_and_goes_on_later(tmp_path):
     words = ["seed=0,1,2", *TINY, "train.steps=100000", "name=s"]
     process = subprocess.Popen(
         [sys.executable, "-m", "stability.run", *words],
@@ -153,9 +157,9 @@ def test_a_stopped_sweep_says_so_and_goes_on_later(tmp_path, number, code):
     deadline = time.monotonic() + 60
     while len(runs(tmp_path / "outputs" / "s")) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == code, said
+    assert process.returncode == 143, said
     assert "interrupted" in said and "not started" in said and "Traceback" not in said
     assert {r["status"] for r in runs(tmp_path / "outputs" / "s").values()} == {"interrupted"}
 

@@ -46,9 +46,10 @@ class GridSweeper(BasicSweeper):
             ConfigError: something is refused; nothing has been written.
             Finished: the command's exit code is not 0.
         """
-        from stability import grid
+        from stability import compose, grid
 
         assert self.hydra_context is not None and self.config is not None
         loader = self.hydra_context.config_loader
         plan = grid.Plan(loader, self.config, self.params)
-        grid.run(plan.cells(arguments), self.launcher, self._named)
+        trusted = compose.trusted(self.config.hydra)
+        grid.run(plan.cells(arguments), self.launcher, trusted, self._named)

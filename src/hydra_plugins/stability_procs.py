@@ -35,9 +35,9 @@ class ProcsLauncher(Launcher):
     ) -> None:
         self._config = config
 
-    def accept(self, cells: Sequence[Any], watcher: Any) -> None:
+    def accept(self, cells: Sequence[Any], gpus: int, watcher: Any) -> None:
         """Take the composed cells: files that are edited later do not change them."""
-        self._cells, self._watcher = cells, watcher
+        self._cells, self._gpus, self._watcher = cells, gpus, watcher
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -45,8 +45,8 @@ class ProcsLauncher(Launcher):
         """Run them; how each ended is the return value of its job."""
         from stability import compose, pool
 
-        folders = compose.trusted(self._config.hydra)
-        runs = pool.Pool(pool.setups(self._cells, folders), self._watcher, self._cells[0].config)
+        setups = pool.setups(self._cells, compose.trusted(self._config.hydra), self._gpus)
+        runs = pool.Pool(setups, self._watcher, self._cells[0].config)
         runs.run(self._cells)
         self.signal = runs.signals[0] if runs.signals else None
         ends = [runs.outcomes.get(cell.run, pool.Outcome("waiting")) for cell in self._cells]

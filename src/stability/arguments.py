@@ -97,6 +97,8 @@ def _check(override: Override, extra: Sequence[Path]) -> None:
         raise Refused(text, ours[0])
     if override.is_delete() and not override.is_hydra_override():
         raise Refused(text, "keys cannot be deleted")
+    if (override.is_add() or override.is_force_add()) and (key in GROUPS or "/" in key):
+        raise Refused(text, f"leave out the '+': {key}=NAME chooses an option")
     if key == "experiments" and override.is_sweep_override():
         raise Refused(text, "takes one; give each experiment a command of its own")
     if key in GROUPS and ".." in text:

@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -72,10 +73,7 @@ class Plan:
         lines = _product(overrides)
         configs = [self._compose(x) for x in progress.track(lines, "composing", self._console)]
         hashes = sweep.check(configs, self._given(overrides))
-        cells = sweep.place(sweep.cells(configs, lines, hashes, list(swept)))
-        pool.warm()
-        sweep.check_classes(cells)
-        return cells
+        return sweep.place(sweep.cells(configs, lines, hashes, list(swept)))
 
     def _overrides(self, arguments: Sequence[str]) -> dict[str, Override]:
         """By key: what the command line says replaces what the experiment says."""
@@ -140,29 +138,39 @@ def _values(key: str, override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
-def run(cells: Sequence[Cell], launcher: Any, named: bool) -> None:
+def run(cells: Sequence[Cell], launcher: Any, trusted: Sequence[Path], named: bool) -> None:
     """Run what is not finished yet, and say how all of it ended.
 
+    Args:
+        cells: all runs of the sweep.
+        launcher: Hydra's, or one that takes cells.
+        trusted: the folders of ``--config-dir``.
+        named: whether the user chose the sweep's name.
+
     Raises:
+        ConfigError: an option cannot be built or the folder cannot be made; nothing is written.
         Finished: the command's exit code is not 0.
     """
     console = progress.console()
-    sweep.make_folder(cells[0].config)
     waiting = sweep.waiting(cells)
+    gpus = pool.examine(waiting, trusted) if waiting else 0
+    sweep.make_folder(cells[0].config)
     summary.announce(cells, waiting, console)
-    outcomes = _launch(waiting, launcher, console) if waiting else {}
+    outcomes = _launch(waiting, launcher, gpus, console) if waiting else {}
     signal = getattr(launcher, "signal", None)
     summary.conclude(cells, outcomes, named, signal, console)
 
 
-def _launch(cells: Sequence[Cell], launcher: Any, console: Console) -> dict[str, Outcome]:
+def _launch(
+    cells: Sequence[Cell], launcher: Any, gpus: int, console: Console
+) -> dict[str, Outcome]:
     jobs = [
         [*c.overrides, f"name='{c.config['name']}'", f"hydra.sweep.subdir='{c.folder.name}'"]
         for c in cells
     ]
     if hasattr(launcher, "accept"):
         with progress.Display(cells, console) as display:
-            launcher.accept(cells, display)
+            launcher.accept(cells, gpus, display)
             results = launcher.launch(jobs, 0)
     else:
         try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stability import resume, worker
+from stability.config import ConfigError
 from stability.lock import LOST
 from stability.sweep import Cell
 
@@ -57,12 +58,30 @@ def context() -> Any:
     return chosen
 
 
-def warm() -> None:
-    """Let the forkserver load torch while the parent still checks the grid."""
-    if context().get_start_method() == "forkserver":
-        from multiprocessing import forkserver
+def examine(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
+    """Check in another process what needs torch, which this one then never loads.
 
-        forkserver.ensure_running()
+    Returns:
+        The number of GPUs.
+
+    Raises:
+        ConfigError: an option cannot be built, or there is no such device.
+    """
+    near, far = context().Pipe()
+    setup = worker.Setup(tuple(trusted))
+    configs = [cell.config for cell in cells]
+    process = context().Process(target=worker.examine, args=(far, setup, configs))
+    process.start()
+    far.close()
+    try:
+        gpus, refusal = near.recv()
+    except EOFError:
+        process.join()
+        gpus, refusal = 0, ("model", configs[0]["choices"]["model"], last_words(process.exitcode))
+    process.join()
+    if refusal is not None:
+        raise ConfigError(*refusal)
+    return int(gpus)
 
 
 class Seat:
@@ -240,22 +259,19 @@ def cores() -> int:
     return min(usable or 1, limit or 1)
 
 
-def setups(cells: Sequence[Cell], trusted: Sequence[Path]) -> list[worker.Setup]:
+def setups(cells: Sequence[Cell], trusted: Sequence[Path], gpus: int) -> list[worker.Setup]:
     """One setup for each worker that may live at a time: one per GPU, or one per core / threads."""
     config = cells[0].config
     wanted, device = config["n_jobs"], config["device"]
-    gpus: list[str] = _gpus() if device in ("auto", "cuda") else []
+    names = gpu_names(gpus) if device in ("auto", "cuda") else []
     threads = max(cell.config["threads"] for cell in cells)
-    fitting = len(gpus) or (max(1, cores() // threads) if device in ("auto", "cpu") else 1)
+    fitting = len(names) or (max(1, cores() // threads) if device in ("auto", "cpu") else 1)
     number = min(fitting if wanted == "auto" else wanted, len(cells))
-    own = [gpus[i % len(gpus)] if gpus else None for i in range(number)]
+    own = [names[i % len(names)] if names else None for i in range(number)]
     return [worker.Setup(tuple(trusted), gpu) for gpu in own]
 
 
-def _gpus() -> list[str]:
-    """The GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` would name them one by one."""
-    import torch
-
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    return names.split(",")[:count] if names else [str(i) for i in range(count)]
+def gpu_names(number: int) -> list[str]:
+    """The GPUs of this process, as ``CUDA_VISIBLE_DEVICES`` names them one by one."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:number] if visible else [str(i) for i in range(number)]

@@ -6,15 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stability import index, resume
+from stability import resume
 from stability.pool import Outcome
 from stability.progress import COLOURS
-from stability.schema import LOG_FILE
+from stability.schema import LOG_FILE, RUN_FILE
 from stability.sweep import Cell
 
 FAILED = 1
@@ -69,7 +68,9 @@ def conclude(
         Finished: a run has failed, or the sweep was stopped.
     """
     sweep = cells[0].folder.parent
-    if any((cell.folder / "run.json").exists() for cell in cells):
+    if any((cell.folder / RUN_FILE).exists() for cell in cells):
+        from stability import index  # pandas: not needed before
+
         console.print(_table(cells, index.index(sweep).set_index("run")))
     failed = [c for c in cells if c.run in outcomes and outcomes[c.run].kind == "failed"]
     if failed:
@@ -89,7 +90,7 @@ def conclude(
         raise Finished(FAILED)
 
 
-def _table(cells: Sequence[Cell], runs: pd.DataFrame) -> Table:
+def _table(cells: Sequence[Cell], runs: Any) -> Table:
     table = Table("run", "status", box=None, pad_edge=False)
     for column in NUMBERS.values():
         table.add_column(column, justify="right")
@@ -104,7 +105,7 @@ def _table(cells: Sequence[Cell], runs: pd.DataFrame) -> Table:
 
 
 def _number(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:.4g}"
+    return "-" if value is None or value != value else f"{value:.4g}"
 
 
 def _failures(cells: Sequence[Cell], outcomes: Mapping[str, Outcome]) -> Table:

@@ -154,22 +154,6 @@ def _text(value: Any) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", str(value)).strip("-") or "empty"
 
 
-def check_classes(cells: Sequence[Cell]) -> None:
-    """Check what only the classes and the device can tell; imports torch.
-
-    Raises:
-        ConfigError: an option cannot be built, or there is no such device.
-    """
-    from stability import build
-
-    for cell in cells:
-        try:
-            build.check(cell.config)
-        except (RuntimeError, MemoryError, OverflowError) as error:
-            model = cell.config["choices"]["model"]
-            raise ConfigError("model", model, f"cannot be built here ({error})") from error
-
-
 def place(cells: Sequence[Cell]) -> list[Cell]:
     """Put each cell into the folder it has on disk already, under whatever label.
 

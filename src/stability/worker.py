@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stability import construct, lock, resume
+from stability.config import ConfigError
 from stability.schema import LOG_FILE
 
 STOPS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
@@ -79,14 +80,50 @@ def cause(error: BaseException) -> str:
     return (f"{name}: {text}" if text else name)[:300]
 
 
-def serve(pipe: Connection, setup: Setup) -> None:
-    """The life of a worker process: runs come in, answers go out, until the pipe closes."""
+def check(configs: Sequence[Config]) -> int:
+    """Check what only the classes and the device can tell; imports torch.
+
+    Returns:
+        The number of GPUs.
+
+    Raises:
+        ConfigError: an option cannot be built, or there is no such device.
+    """
+    import torch
+
+    from stability import build
+
+    for config in configs:
+        construct.allow(*config["allow"])
+        try:
+            build.check(config)
+        except (RuntimeError, MemoryError, OverflowError) as error:
+            model = config["choices"]["model"]
+            raise ConfigError("model", model, f"cannot be built here ({error})") from error
+    return torch.cuda.device_count()
+
+
+def examine(pipe: Connection, setup: Setup, configs: Sequence[Config]) -> None:
+    """The life of a process that checks a grid: ``(number of GPUs, None)`` or ``(0, refusal)``."""
+    _enter(setup)
+    try:
+        pipe.send((check(configs), None))
+    except ConfigError as error:
+        pipe.send((0, (error.key, error.value, error.legal)))
+
+
+def _enter(setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     if setup.device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = setup.device
     for trusted in setup.trusted:
         construct.trust(trusted)
+
+
+def serve(pipe: Connection, setup: Setup) -> None:
+    """The life of a worker process: runs come in, answers go out, until the pipe closes."""
+    _enter(setup)
 
     def say(word: str, value: Any) -> None:
         with suppress(OSError):  # the parent is gone: the run is about to be asked to stop
