@@ -1,4 +1,4 @@
-"""Closed forms of covariance maps against quadrature, and against norms that autograd goes through."""
+"""Closed forms of covariance maps against quadrature, and against autograd through the norms."""
 
 import inspect
 import math

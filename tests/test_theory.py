@@ -1,0 +1,170 @@
+"""The recursion against the real model, option by option, and its way onto a run's figures."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import tiny
+from stability import build, theory
+from stability.covariance import NoTheory
+from stability.data import source
+from stability.model import loss_sum
+
+KEY = ["layer", "sublayer", "site", "kind"]
+SIZE = {"model.width": 128, "model.heads": 4, "model.context": 16, "dtype": "fp64", "depth": 3}
+
+
+def config_of(changes=None, **choices):
+    return tiny.make_config(SIZE | (changes or {}), **choices)
+
+
+def measured(config, x_BT, y_BT):
+    """Mean squares of activation and gradient at every site, by hooks written here."""
+    model = build.model_of(config, 256).train()
+    seen = {}
+    for key, module in model.sites().items():
+        if key.name not in ("scores", "attn_rows"):
+
+            def keep(module, inputs, output, key=key):
+                output.retain_grad()
+                seen[key] = output
+
+            module.register_forward_hook(keep)
+    logits = model(torch.as_tensor(x_BT))
+    (loss_sum(logits, torch.as_tensor(y_BT)) / int((y_BT >= 0).sum())).backward()
+    return {
+        (*key, kind): float(tensor.square().mean())
+        for key, out in seen.items()
+        for kind, tensor in (("act", out.detach()), ("grad", out.grad))
+    }
+
+
+def ratios(config, seeds, sequences=4):
+    """Theory over measurement of every site's mean square, and its standard error."""
+    sides = [], []
+    for seed in range(seeds):
+        data = source(config)
+        x_BT, y_BT = data.batch(0, sequences, config["model"]["context"], seed)
+        frame = theory.predict(config, x_BT, y_BT, 256)
+        found = measured({**config, "seed": seed}, x_BT, y_BT)
+        frame.index = frame[["layer", "sublayer", "site", "kind"]].itertuples(
+            index=False, name=None
+        )
+        assert set(frame.index) >= set(found)
+        sides[0].append(frame.loc[list(found), "var"])
+        sides[1].append(list(found.values()))
+    predicted, real = (np.array(side) for side in sides)
+    spread = (real / predicted).std(0) / np.sqrt(seeds)
+    return pd.DataFrame(
+        {"ratio": predicted.mean(0) / real.mean(0), "error": spread}, index=list(found)
+    )
+
+
+def assert_close(config, seeds=6, within=0.08):
+    found = ratios(config, seeds)
+    off = found[np.abs(found["ratio"] - 1) > within + 4 * found["error"]]
+    assert off.empty, off.to_string()
+
+
+@pytest.mark.parametrize("norm", tiny.options("norm"))
+@pytest.mark.parametrize("init", ["gpt2", "xavier"])
+def test_every_placement_is_predicted_at_every_site(norm, init):
+    assert_close(config_of(norm=norm, init=init))
+
+
+@pytest.mark.parametrize("norm_type", tiny.options("norm_type"))
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_every_norm_type_is_predicted(norm, norm_type):
+    assert_close(config_of({"depth": 2}, norm=norm, norm_type=norm_type), within=0.15)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.causal": False},
+        {"model.position": "rope"},
+        {"model.position": "none", "model.bias": False},
+        {"model.tie_embeddings": False},
+        {"model.activation": "swiglu"},
+        {"model.activation": "sigmoid", "model.mlp_ratio": 2.5},
+        {"model.sublayers": "mlp"},
+        {"model.sublayers": "linear"},
+        {"init.embed_std": 0.5},
+    ],
+    ids=str,
+)
+def test_every_shape_of_the_model_is_predicted(changes):
+    assert_close(config_of({"depth": 2} | changes), within=0.1)
+
+
+def test_padding_does_not_count():
+    config = config_of({"data.pad_share": 0.5, "depth": 2})
+    data = source(config)
+    x_BT, y_BT = data.batch(0, 4, 16, 0, pad_share=0.5)
+    assert (y_BT < 0).any()
+    frame = theory.predict(config, x_BT, y_BT, 256)
+    logits = frame[(frame["site"] == "branch_out") & (frame["sublayer"] == "head")]
+    counted = (y_BT >= 0).sum()
+    grad = logits[logits["kind"] == "grad"]["var"].item() * y_BT.size * 256
+    assert grad == pytest.approx(1 / counted, rel=0.1)  # |P - Y|^2 is about 1 a counted token
+
+
+def test_what_the_recursion_does_not_cover_is_said():
+    x_BT = np.zeros((1, 4), dtype=np.int64)
+    with pytest.raises(NoTheory, match="dropout"):
+        theory.predict(config_of({"model.dropout": 0.1}), x_BT, x_BT, 256)
+    config = config_of()
+    config["norm_type"]["build"]["_target_"] = "mine.Norm"
+    with pytest.raises(NoTheory, match=r"mine\.Norm"):
+        theory.predict(config, x_BT, x_BT, 256)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    for seed in range(3):
+        tiny.run(tiny.make_config({"train.steps": 0}, seed=seed), folder / f"run-{seed}")
+    return folder
+
+
+def test_a_run_on_disk_gets_rows_for_every_site_that_it_recorded(sweep):
+    run = sweep / "run-0"
+    frame = theory.overlay(run)
+    recorded = pd.read_parquet(run / "layers.parquet")
+    recorded = recorded[recorded["kind"].isin(["act", "grad"])].astype(dict.fromkeys(KEY, str))
+    recorded = recorded[~recorded["site"].isin(["scores", "attn_rows"])]
+    joined = recorded.merge(frame.astype(dict.fromkeys(KEY, str)), on=KEY, suffixes=("", "_theory"))
+    assert len(joined) == len(recorded) == len(frame)
+    assert (joined["numel"] == joined["numel_theory"]).all()
+    assert np.abs(np.log(joined["rms"] / joined["rms_theory"])).max() < 1
+
+
+def test_a_result_is_kept_beside_the_figures_and_used_again(sweep, tmp_path, monkeypatch):
+    first = theory.overlay(sweep / "run-0", tmp_path / "theory")
+    assert len(list((tmp_path / "theory").iterdir())) == 1
+    monkeypatch.setattr(theory, "predict", None)
+    pd.testing.assert_frame_equal(theory.overlay(sweep / "run-0", tmp_path / "theory"), first)
+
+
+def test_a_run_without_its_batch_or_with_a_foreign_class_has_no_theory(sweep, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(NoTheory, match=r"config\.yaml"):
+        theory.overlay(run)
+    config = yaml.safe_load((sweep / "run-0" / "config.yaml").read_text())
+    config["norm"]["build"]["_target_"] = "os.system"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    for name in ("run.json", "batch0.npz"):
+        (run / name).write_bytes((sweep / "run-0" / name).read_bytes())
+    with pytest.raises(NoTheory, match=r"os\.system"):
+        theory.overlay(run)
+
+
+def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):
+    assert theory.main(["check", str(sweep)]) == 0
+    head, row = capsys.readouterr().out.strip().splitlines()
+    assert "variance" in head
+    assert row.split()[:5] == ["pre", "layernorm", "xavier", "2", "3"]
+    assert theory.main(["check", str(sweep / "nothing")]) == 2
