@@ -1,0 +1,116 @@
+"""``python -m stability.bench``: what recording and compiling cost on this machine, as ratios.
+
+Variants of one training step are timed in turn, round after round in one process, so that a busy
+machine slows all of them alike; the median over rounds is given, and its ratio to the first one.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from stability.build import Built, build
+from stability.config import Config
+from stability.model import loss_sum
+from stability.recorder import Recorder
+
+Variant = Callable[[], None]
+
+
+def settings(depth: int, width: int, context: int, compile: bool) -> dict[str, Any]:
+    """A Pre-LN GPT on the embedded text."""
+    config = asdict(Config()) | {"depth": depth, "compile": compile}
+    config["model"] |= {"width": width, "heads": max(1, width // 16), "context": context}
+    config["norm"]["build"] = {"_target_": "stability.placements.Pre"}
+    config["norm_type"]["build"] = {"_target_": "stability.norms.LayerNorm", "eps": 1e-5}
+    config["init"]["build"] = {"_target_": "stability.inits.Xavier"}
+    config["data"]["build"] = {"_target_": "stability.data.PyDocs"}
+    config["choices"] = dict.fromkeys(("norm", "norm_type", "init", "model", "data"), "bench")
+    return config
+
+
+def step(built: Built, recorder: Recorder | None) -> Variant:
+    """One whole training step, recorded or not."""
+    config = built.config
+    x, y = built.source.batch(0, config["train"]["batch_size"], config["model"]["context"], 0)
+    x_BT, y_BT = (torch.from_numpy(t).to(built.device) for t in (x, y))
+    never = torch.zeros((), device=built.device)
+
+    def run() -> None:
+        if recorder:
+            recorder.start()
+        built.optimizer.zero_grad()
+        (loss_sum(built.model(x_BT), y_BT) / y_BT.numel()).backward()
+        if recorder:
+            recorder.pass_done()
+            recorder.gradients()
+        built.optimizer.gradients(built.loss_scale.scale)
+        before = recorder.snapshot() if recorder else None
+        built.optimizer.step(0, never)
+        if recorder and before is not None:
+            recorder.updates(before, built.optimizer.asked(before))
+            recorder.take().rows(run="bench", step=0)
+        if built.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return run
+
+
+def variants(args: argparse.Namespace) -> dict[str, Variant]:
+    """Name -> step; the first is what the others are compared with."""
+    eager = build(settings(args.depth, args.width, args.context, compile=False))
+    found = {"eager": step(eager, None), "eager, recorded": step(eager, eager.recorder)}
+    if args.compile:
+        compiled = build(settings(args.depth, args.width, args.context, compile=True))
+        found["compiled"] = step(compiled, None)
+        found["compiled, recorded"] = step(compiled, compiled.recorder)
+    return found
+
+
+def measure(found: Mapping[str, Variant], rounds: int, console: Console) -> dict[str, list[float]]:
+    """Seconds of each variant in each round."""
+    for run in found.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in found}
+    for _ in track(range(rounds), "rounds", console=console, disable=not console.is_terminal):
+        for name, run in found.items():
+            began = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - began)
+    return times
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m stability.bench", description=__doc__)
+    parser.add_argument("--depth", type=int, default=6)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="time compiled blocks as well")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    console = Console()
+    times = measure(variants(args), args.rounds, console)
+    first = median(next(iter(times.values())))
+    table = Table(title=f"one step, L = {args.depth}, d = {args.width}, T = {args.context}")
+    for name in ("variant", "ms (median)", "ratio", "ratio if every 10th step is recorded"):
+        table.add_column(name, justify="right" if name != "variant" else "left")
+    for name, seconds in times.items():
+        base = median(times[name.removesuffix(", recorded")])
+        tenth = (9 * base + median(seconds)) / 10 / base
+        cells = (f"{1e3 * median(seconds):.1f}", f"{median(seconds) / first:.2f}")
+        table.add_row(name, *cells, f"{tenth:.2f}" if name.endswith("recorded") else "")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
