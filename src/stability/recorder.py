@@ -62,6 +62,7 @@ class Recorder:
         self._scales: dict[str, float] = {}
         self._hooks: list[Any] = []
         self._watched: list[tuple[Any, tuple[Key, ...]]] = []
+        self._prepared: list[Any] = []
         self._compiled_tokens = compiled_tokens
         self._place = {place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))}
         self._attach({k: m for k, m in sites.items() if k.name in names})
@@ -79,8 +80,10 @@ class Recorder:
             kinds = ("act",) if observable else ("act", "grad")
             self.expected += [(k, group) for group in groups for k in kinds if k in self.kinds]
             if self._compiled_tokens is not None:
-                device = next(iter(self.weights.values())).device
-                module.watch(len(stats.FIELDS) + self._compiled_tokens, device)  # type: ignore[operator]
+                if module.seen is None:  # else another recorder is here already: share what it has
+                    device = next(iter(self.weights.values())).device
+                    module.watch(len(stats.FIELDS) + self._compiled_tokens, device)
+                    self._prepared.append(module)
                 self._watched.append((module, tuple(keys)))
             else:
                 hook = self._on_observable if observable else self._on_forward
@@ -90,10 +93,11 @@ class Recorder:
         """Remove every hook."""
         for hook in self._hooks:
             hook.remove()
-        for module, _ in self._watched:
+        for module in self._prepared:
             module.seen = module.leaf = None
         self._hooks.clear()
         self._watched.clear()
+        self._prepared.clear()
 
     # Hooks -----------------------------------------------------------------------------------
 
