@@ -69,15 +69,15 @@ def _extreme(rows: pd.DataFrame, column: str, choose: str) -> pd.DataFrame:
 
 
 def _largest(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return [(v, f"{f} max {short(v)}") for f, v in _distinct(rows, "max")]
+    return [(v, f"{f} max") for f, v in _distinct(rows, "max")]
 
 
 def _smallest(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return [(v, f"{f} smallest normal {short(v)}") for f, v in _distinct(rows, "tiny")]
+    return [(v, f"{f} tiny") for f, v in _distinct(rows, "tiny")]
 
 
 def _eps(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return _smallest(rows) + [(v, f"Adam's eps {short(v)}") for v in rows["eps"].dropna().unique()]
+    return _smallest(rows) + [(v, "Adam's eps") for v in rows["eps"].dropna().unique()]
 
 
 def _distinct(rows: pd.DataFrame, name: str) -> list[tuple[str, float]]:
@@ -96,7 +96,7 @@ QUANTITIES = {
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """Largest activation, gradient and smallest weight gradient; at init above the end."""
     lines = Lines(frame, QUANTITIES, BLOCKS, "quantity", "when", width, layers=True)
-    far = []
-    for name, words in (("max", "max"), ("tiny", "smallest normal")):
-        far += [f"{f} {words} {short(v)}" for f, v in _distinct(frame, name)]
-    return lines.close("geometric mean", f"Limits: {'; '.join(far)}; dotted where within reach.")
+    limits = [f"{f} max {short(v)}" for f, v in _distinct(frame, "max")]
+    limits += [f"{f} smallest normal (tiny) {short(v)}" for f, v in _distinct(frame, "tiny")]
+    limits += [f"Adam's eps {short(v)}" for v in frame["eps"].dropna().unique()]
+    return lines.close("geometric mean", f"Limits, dotted where near: {'; '.join(limits)}.")

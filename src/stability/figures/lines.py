@@ -95,14 +95,14 @@ class Lines:
             self.cells.append(cell)
 
     def _limits(self, name: str) -> tuple[float, float]:
-        """Limits of a quantity in all its panels; a guide within four decades belongs to them."""
+        """Limits of a quantity in all its panels; a guide within six decades belongs to them."""
         quantity = self.quantities[name]
         if quantity.limits:
             return quantity.limits
         rows = self.frame[self.frame["quantity"] == name]
         values = rows[["value", "low", "high"]]
         low, high = scales.log_limits(values)
-        near = [v for v, _ in quantity.guides(rows) if low / 1e4 < v < high * 1e4]
+        near = [v for v, _ in quantity.guides(rows) if low / 1e6 < v < high * 1e6]
         return scales.log_limits(values, near)
 
     def _panel(self, cell: Cell, across: str, limits: tuple[float, float]) -> None:
@@ -160,11 +160,12 @@ class Lines:
         for value, text in guides:
             if low < value < high:
                 ax.axhline(value, color=style.INK, linewidth=0.7, linestyle=(0, (1, 1.5)))
-                ax.annotate(
+                name = ax.annotate(
                     text if named else "", (0, value), xycoords=("axes fraction", "data"),
                     xytext=(2, 1.5), textcoords="offset points", va="bottom", fontsize=6,
                     bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.3},
                 )  # fmt: skip
+                name.set_in_layout(False)
 
     def lines_of(self, rows: pd.DataFrame) -> list[tuple[Any, Any, pd.DataFrame]]:
         """(value of the colour axis, of the dash axis, rows by x) for each line of a panel."""

@@ -18,6 +18,9 @@ from matplotlib.ticker import (
 MIN_DECADES = 0.6
 """A log axis spans at least a factor of 4, so that noise does not look like a trend."""
 
+WIDEST = 200.0
+"""Decades on either side of 1 that an axis shows; beyond, ticks overflow. fp64 can leave it."""
+
 
 def log_limits(values: Any, guides: Sequence[float] = ()) -> tuple[float, float]:
     """Limits of a log axis around the positive values."""
@@ -27,7 +30,8 @@ def log_limits(values: Any, guides: Sequence[float] = ()) -> tuple[float, float]
         return 0.1, 10.0
     low, high = np.log10(numbers.min()), np.log10(numbers.max())
     pad = max(0.06 * (high - low), (MIN_DECADES - (high - low)) / 2)
-    return float(10 ** max(low - pad, -307.0)), float(10 ** min(high + pad, 307.0))
+    low, high = max(low - pad, -WIDEST), min(high + pad, WIDEST)
+    return (float(10**low), float(10**high)) if low < high else (10**-WIDEST, 10**WIDEST)
 
 
 def log_y(ax: Axes, limits: tuple[float, float]) -> None:
