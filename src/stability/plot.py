@@ -102,7 +102,13 @@ def _sweep(
     console: Console,
 ) -> int:
     """Draw one sweep's figures, list them with what was skipped and why; how many were drawn."""
-    runs = load(sweep, "runs")
+    try:
+        runs = load(sweep, "runs")
+    except Unreadable as error:
+        print(f"stability.plot: {error}", file=sys.stderr)
+        return 0
+    if args.at is not None:
+        runs.attrs["remarks"] = [*runs.attrs["remarks"], *_lacking(sweep, args.at, len(runs))]
     what = ", ".join(axes_of(runs)) or "nothing"
     console.print(f"[bold]{sweep}[/]: {len(runs)} runs, what varies: {what}", markup=True)
     for remark in runs.attrs["remarks"]:
@@ -114,6 +120,7 @@ def _sweep(
         for name, module in progress.track(wanted.items(), description="drawing"):
             try:
                 rows = load(sweep, module.TABLE, module.COLUMNS, _where(module, runs, args.at))
+                rows.attrs["remarks"] = runs.attrs["remarks"]
                 numbers = module.data(rows)
                 figure = module.draw(numbers, width=args.width)
             except CannotFill as reason:
@@ -123,6 +130,16 @@ def _sweep(
             drawn += 1
             console.print(f"  {name:16} {folder / name}.{args.format[-1]}", markup=False)
     return drawn
+
+
+def _lacking(sweep: Path, step: int, runs: int) -> list[str]:
+    """What to say of runs that did not record a step; an error where none did."""
+    recorded = load(sweep, "layers", ["step"], {"site": ["resid_post"]})
+    have = recorded[recorded["step"] == step]["run"].nunique()
+    if not have:
+        steps = ", ".join(map(str, sorted(recorded["step"].unique()))) or "none yet"
+        raise Unreadable(f"--at {step}: {sweep} has no such step; recorded are {steps}")
+    return [f"{runs - have} of {runs} runs have no step {step}"] if have < runs else []
 
 
 def _where(module: ModuleType, runs: pd.DataFrame, at: int | None) -> dict[str, Any]:

@@ -1,0 +1,184 @@
+"""The plot command draws what it can, says what it cannot and why, and signs every figure."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+import stability
+from stability import figures
+from stability.figures import variance
+from stability.plot import main
+from synthetic import write_run, write_sweep
+
+FEW = ["--figures", "variance,loss,depth_ratio"]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    write_sweep(tmp_path / "sweep", {"norm": ["pre", "post"], "seed": [0, 1]}, steps=11, every=5)
+    return tmp_path / "sweep"
+
+
+def written(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()}
+
+
+def test_each_figure_comes_as_pdf_png_numbers_and_origin(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(sweep), *FEW]) == 0
+    names = {f"{n}.{e}" for n in ("variance", "loss") for e in ("pdf", "png", "csv", "json")}
+    assert written(sweep / "figures") == names
+    said = capsys.readouterr().out
+    assert "4 runs, what varies: norm" in said
+    assert "depth_ratio" in said and "skipped: depth does not vary" in said
+    numbers = pd.read_csv(sweep / "figures" / "variance.csv")
+    rows = stability.load(sweep, "layers", variance.COLUMNS, variance.WHERE)
+    wanted = variance.data(rows)
+    pd.testing.assert_series_equal(numbers["value"], wanted["value"])
+    assert list(numbers) == list(wanted)
+
+
+def test_a_figure_names_its_command_runs_revision_seeds_and_data(sweep: Path) -> None:
+    assert main([str(sweep), "--figures", "variance"]) == 0
+    facts = json.loads((sweep / "figures" / "variance.json").read_text())
+    runs = stability.load(sweep, "runs")
+    assert facts["command"] == f"python -m stability.plot {sweep} --figures variance"
+    assert facts["runs"] == sorted(runs["run"]) and facts["seeds"] == 2
+    assert facts["git"] == ["abc1234"] and facts["data_sha256"] == ["d" * 64]
+    assert facts["statuses"] == {"completed": 4} and facts["warnings"] == []
+    pdf = (sweep / "figures" / "variance.pdf").read_bytes()
+    for text in ("/Title (Variance of the residual stream", "stability.plot", *facts["runs"]):
+        assert text.encode() in pdf
+    with Image.open(sweep / "figures" / "variance.png") as png:
+        assert json.loads(png.info["Description"]) == facts
+
+
+def test_fonts_are_embedded_as_type_42_and_the_same_runs_give_the_same_bytes(sweep: Path) -> None:
+    seen = []
+    for _ in range(2):
+        assert main([str(sweep), "--figures", "loss", "--format", "pdf"]) == 0
+        seen.append((sweep / "figures" / "loss.pdf").read_bytes())
+    assert seen[0] == seen[1]
+    assert b"/FontFile2" in seen[0] and b"/Type3" not in seen[0]
+
+
+@pytest.mark.parametrize("width", ["3.25", "5.5", "6.75"])
+def test_the_width_is_the_one_asked_for(sweep: Path, width: str) -> None:
+    assert main([str(sweep), "--figures", "variance", "--format", "png", "--width", width]) == 0
+    with Image.open(sweep / "figures" / "variance.png") as png:
+        assert png.width == pytest.approx(float(width) * 200, abs=1)
+    assert written(sweep / "figures") == {"variance.png", "variance.csv", "variance.json"}
+
+
+def test_at_draws_the_step_asked_for_and_says_who_lacks_it(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(sweep, {"norm": "none"}, steps=5, every=4)
+    assert main([str(sweep), "--figures", "variance", "--at", "5"]) == 0
+    numbers = pd.read_csv(sweep / "figures" / "variance.csv")
+    assert set(numbers["when"]) == {"at step 5"} and set(numbers["norm"]) == {"pre", "post"}
+    facts = json.loads((sweep / "figures" / "variance.json").read_text())
+    assert facts["warnings"] == ["1 of 5 runs have no step 5"]
+    assert "1 of 5 runs have no step 5" in capsys.readouterr().out
+    assert main([str(sweep), "--at", "3"]) == 2
+    assert "recorded are 0, 4, 5, 10" in capsys.readouterr().err
+
+
+def test_every_sweep_below_the_path_is_drawn_to_its_own_folder(sweep: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "other", {"norm": "pre"}, steps=2)
+    only = ["--figures", "variance", "--format", "png"]
+    assert main([str(tmp_path), *only]) == 0
+    assert (sweep / "figures" / "variance.png").exists()
+    assert (tmp_path / "other" / "figures" / "variance.png").exists()
+    assert main([str(tmp_path), *only, "--out", str(tmp_path / "paper")]) == 0
+    assert written(tmp_path / "paper") == {"sweep", "other"}
+    run = next(p for p in (tmp_path / "other").iterdir() if (p / "run.json").exists())
+    assert main([str(run), *only]) == 0
+    assert (run / "figures" / "variance.png").exists()
+    assert len(stability.load(tmp_path, "runs")) == 5
+
+
+def test_figures_that_mix_data_and_runs_still_going_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, {"norm": "pre"}, data_hash="a" * 64)
+    write_run(tmp_path, {"norm": "post"}, data_hash="b" * 64, status="running")
+    assert main([str(tmp_path), "--figures", "variance"]) == 0
+    said = capsys.readouterr().out
+    assert "mixes 2 data sets" in said and "1 of 2 runs running" in said
+    facts = json.loads((tmp_path / "figures" / "variance.json").read_text())
+    assert len(facts["data_sha256"]) == 2 and len(facts["warnings"]) == 2
+
+
+def test_damaged_runs_are_named_and_the_rest_is_drawn(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = next(p for p in sweep.iterdir() if "pre" in p.name)
+    (bad / "run.json").write_text("{")
+    assert main([str(sweep), "--figures", "variance", "--format", "png"]) == 0
+    assert f"left out {bad.name}" in capsys.readouterr().out
+
+
+REFUSED = {
+    "missing": ["{}/nowhere"],
+    "empty": ["{}/empty"],
+    "foreign": ["{}/foreign"],
+    "a file": ["{}/foreign/notes.txt"],
+    "damaged": ["{}/damaged"],
+    "unknown figure": ["{}/good", "--figures", "variance,varience"],
+    "nothing to draw": ["{}/good", "--figures", "depth_ratio"],
+    "output is a file": ["{}/good", "--figures", "variance", "--out", "{}/foreign/notes.txt"],
+    "no rows yet": ["{}/young"],
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    for name in ("empty", "foreign"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "foreign" / "notes.txt").write_text("x")
+    write_run(tmp_path / "good", {"norm": "pre"}, steps=1)
+    write_run(tmp_path / "young", {"norm": "pre"}, rows=False, status="running")
+    (write_run(tmp_path / "damaged", {"norm": "pre"}, steps=1) / "run.json").write_text("{")
+    assert main([a.format(tmp_path) for a in REFUSED[case]]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("stability.plot: ") and 1 <= said.count("\n") <= 2
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("*/figures/*.p*"))
+
+
+@pytest.mark.parametrize("words", [["--format", "svg"], ["--width", "4"], ["--at", "x"], ["--no"]])
+def test_unknown_words_are_refused_with_what_is_legal(
+    sweep: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(sweep), *words])
+    assert stopped.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_plotting_needs_neither_torch_nor_hydra(sweep: Path) -> None:
+    code = (
+        "import sys; from stability.plot import main; "
+        f"rc = main([{str(sweep)!r}, '--figures', 'variance', '--format', 'png']); "
+        "heavy = {'torch', 'hydra', 'omegaconf', 'matplotlib.pyplot'} & set(sys.modules); "
+        "sys.exit(rc or (str(heavy) if heavy else 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def test_the_help_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out.replace("\n", "").replace(" ", "")
+    assert all(name in said for name in figures.modules())
