@@ -64,6 +64,8 @@ def test_the_table_and_the_tree_agree():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
 def test_a_module_imports_only_from_lower_floors(path):
+    rows = imported(path) | {unit(path)}
+    assert rows <= set(FLOORS), f"no row in docs/design.md: {sorted(rows - set(FLOORS))}"
     wrong = {lower for lower in imported(path) if not may_import(unit(path), lower)}
     assert not wrong, f"{unit(path)} may not import {sorted(wrong)}"
 
