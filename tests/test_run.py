@@ -15,7 +15,7 @@ from stability.config import GROUPS, KNOBS
 from stability.run import config_dirs
 
 TINY = ["model.width=16", "model.heads=2", "model.context=16", "depth=1", "train.steps=2"]
-TINY += ["train.eval_every=0", "train.eval_batches=1", "device=cpu", "n_jobs=2"]
+TINY += ["train.eval_every=0", "train.eval_batches=1", "device=cpu"]
 
 
 def command(*words, cwd, **environment):

@@ -72,7 +72,9 @@ class Plan:
         sweep.refuse_sweep(swept)
         lines = _product(overrides)
         configs = [self._compose(x) for x in progress.track(lines, "composing", self._console)]
-        hashes = sweep.check(configs, self._given(overrides))
+        given = self._given(overrides)
+        self._refuse_unheeded(given)
+        hashes = sweep.check(configs, given)
         return sweep.place(sweep.cells(configs, lines, hashes, list(swept)))
 
     def _overrides(self, arguments: Sequence[str]) -> dict[str, Override]:
@@ -103,6 +105,13 @@ class Plan:
         typed = {k: o.value() for k, o in overrides.items() if not o.is_sweep_override()}
         typed |= {k: o.get_value_string() for k, o in overrides.items() if o.is_sweep_override()}
         return compose.given(content) | compose.given(typed)
+
+    def _refuse_unheeded(self, given: Mapping[str, Any]) -> None:
+        """Keys that only the launcher `procs` heeds."""
+        launcher = self._config.hydra.runtime.choices["hydra/launcher"]
+        for key in ("n_jobs", "isolate", "fail_fast"):
+            if launcher != "procs" and key in given:
+                raise ConfigError(key, given[key], f"has no effect: hydra/launcher={launcher}")
 
 
 def _sets_value(override: Override) -> bool:

@@ -19,6 +19,9 @@ T = TypeVar("T")
 MANY = 20
 """Runs from which on composing them takes long enough to be shown."""
 
+WIDEST = 40
+"""Characters of a run's title beside its bar."""
+
 FILE_WIDTH = 160
 """Characters of a line where the output is no terminal."""
 
@@ -84,7 +87,9 @@ class Display:
     def started(self, cell: Cell) -> None:
         """A run has begun."""
         self._live[cell.run] = self._progress.add_task(
-            escape(cell.title), total=max(1, cell.config["train"]["steps"]), note="starting"
+            escape(cell.title[:WIDEST]),
+            total=max(1, cell.config["train"]["steps"]),
+            note="starting",
         )
 
     def report(self, cell: Cell, row: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def is_finished(info: Info, config: Mapping[str, Any]) -> bool:
 
 def settle(folder: Path, status: str, error: str, minutes: float) -> None:
     """Say in run.json what became of a run that died before it could say so itself."""
-    with suppress(lock.Held), lock.claim(folder, minutes):
+    with suppress(lock.Held, OSError), lock.claim(folder, minutes):
         info = read(folder)
         if info is None or info["status"] != "running":
             return
