@@ -14,7 +14,7 @@ probe                 layer, sublayer             item: value
                                                   ``branch``: of what flows through the branch
                                                   alone: J_f J_N in Pre-LN, J_N J_f in Post-LN
                       (block l, ``block``)        ``tail``: of d x_L / d x_l, x_l entering block l;
-                                                  at most 13 evenly spaced blocks
+                                                  at most 9 evenly spaced blocks
 ``norm_jacobian``     each sublayer; (depth,      ``error``: largest |closed form - autograd|, fp64
                       ``head``) the final norm    ``spectral``, ``inverse_sigma``: of J and 1/sigma,
                                                   mean over tokens; gamma 1, beta 0. A second norm

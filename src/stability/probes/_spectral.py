@@ -13,8 +13,9 @@ from torch import Tensor
 
 SEED = 0
 MOST = 60
-TOLERANCE = 0.01
-"""Of the residual |J^T u - s v| / s. The error of s is of second order in it: see the tests."""
+TOLERANCE = 0.003
+"""Of the residual |J^T u - s v| / s, which bounds how far s is from some singular value; from the
+largest it is rarely further (0.14% at most, 0.005% on average, over a GPT of 6 blocks)."""
 
 
 class Products(NamedTuple):

@@ -24,7 +24,7 @@ from stability.probes._spectral import spectral_norm
 
 SEQUENCES = 2
 TOKENS = 128
-TAILS = 13
+TAILS = 9
 
 
 def rows(look: Look) -> Iterator[Row]:

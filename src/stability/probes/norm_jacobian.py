@@ -51,8 +51,9 @@ def rows(look: Look) -> Iterator[Row]:
         norm = norms[layer, sublayer, name]  # type: ignore[index]
         if not has_sigma(norm):
             continue
+        which = name.removeprefix("norm").removeprefix(".")
         for item, value in measure(norm, x.double()).items():  # type: ignore[arg-type]
-            yield layer, sublayer, name.removeprefix("norm").lstrip(".") + item, value
+            yield layer, sublayer, f"{which}.{item}" if which else item, value
 
 
 def measure(norm: Affine, x_BTD: Tensor) -> dict[str, float]:

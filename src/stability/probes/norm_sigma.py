@@ -6,7 +6,6 @@ one per feature, and the mean goes over features. Norms that take no moment have
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor, nn
 
 from stability.norms import Affine
@@ -15,8 +14,7 @@ from stability.probes._look import Look, Row
 
 def standardised(norm: Affine, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
     """(xhat, sigma): what the norm makes of its input before gamma, and what it divides by."""
-    centre = x_BTD.mean(norm.over, keepdim=True) if norm.centred else torch.zeros_like(x_BTD[:1])
-    deviation = x_BTD - centre
+    deviation = x_BTD - x_BTD.mean(norm.over, keepdim=True) if norm.centred else x_BTD
     sigma = (deviation.square().mean(norm.over, keepdim=True) + norm.eps).sqrt()
     return deviation / sigma, sigma
 
