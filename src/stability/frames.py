@@ -54,14 +54,7 @@ def load(
     else:
         rows = pd.concat(
             [
-                _rows(
-                    [f for f in found[sweep] if f.name in set(frame["folder"])],
-                    frame.assign(sweep=sweep.name),
-                    table,
-                    axes,
-                    columns,
-                    where,
-                )
+                _rows(found[sweep], frame.assign(sweep=sweep.name), table, axes, columns, where)
                 for sweep, frame in indices.items()
             ],
             ignore_index=True,
@@ -95,7 +88,8 @@ def _rows(
             raise KeyError(f"neither {table} nor runs has a column {name}")
     kept = [pc.field(name).isin(list(values)) for name, values in (where or {}).items()]
     wanted = _distinct("run", *(c for c in asked if c in own))
-    paths = [p for folder in folders for p in tables.files(folder, table)]
+    readable = set(runs["folder"])
+    paths = [p for f in folders if f.name in readable for p in tables.files(f, table)]
     rows = tables.scan(paths, table, wanted, reduce(and_, kept) if kept else None).to_pandas()
     place = pd.Index(runs["run"]).get_indexer(rows["run"].astype(str))
     joined = runs[of_runs].take(place).set_axis(rows.index)

@@ -91,7 +91,8 @@ def index(sweep: Path, folders: Sequence[Path] | None = None) -> pd.DataFrame:
     rows |= made
     if not rows:
         raise Unreadable(next(iter(damaged.values()), f"{sweep}: holds no runs"))
-    _add_growth([f for f in folders if f.name in made], list(made.values()))
+    if made:
+        _add_growth([f for f in folders if f.name in made], list(made.values()))
     table = _as_table([rows[name] for name in sorted(rows)])
     if cache and (made or set(old) - set(rows)):
         finished = {n: stamps[n] for n, row in rows.items() if row["status"] in FINISHED}

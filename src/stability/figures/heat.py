@@ -64,8 +64,8 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
 def _arrange(frame: pd.DataFrame, names: list[str], count: int, width: float) -> tuple[int, bool]:
     """Panels side by side, and whether a row holds the values of the last axis for one variant."""
     most = 2 if width < 4 else 3 if width < 6 else 4
-    inner = frame[names[-1]].nunique() if len(names) > 1 else most + 1
-    if inner <= most and count % inner == 0:
+    inner = frame[names[-1]].nunique() if len(names) > 1 else most + 3
+    if inner <= most + 2 and count % inner == 0:
         return inner, True
     return -(-count // -(-count // most)), False
 

@@ -84,7 +84,7 @@ class Lines:
         self.columns, self.grid = _columns(width, len(side), len(groups), shared)
         every = [(facet, {**d, **a}) for (facet, d), a in product(groups, side)]
         shown = every[: panels.MAX_PANELS // self.columns * self.columns]
-        self.page = panels.Page(len(shown), self.columns, width, least=1.2 if self.grid else 1.45)
+        self.page = panels.Page(len(shown), self.columns, width, least=1.25 if self.grid else 1.75)
         if len(every) > len(shown):
             self.page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
         self.cells: list[Cell] = []
