@@ -59,6 +59,7 @@ class Step:
     """A step whose numbers the host has not looked at yet."""
 
     number: int
+    scale: Tensor
     values: Tensor
     ready: Any
     taken: Taken | None
@@ -268,7 +269,7 @@ class Trainer:
             values = values.to("cpu", non_blocking=True)
             ready = torch.cuda.Event()
             ready.record()
-        return Step(step, values, ready, taken, val_loss, began)
+        return Step(step, scale, values, ready, taken, val_loss, began)
 
     def _update(self, step: int, left_out: Tensor, recorder: Recorder | None) -> Taken | None:
         """Make the update, unless it is left out, and take what was recorded."""
@@ -367,6 +368,7 @@ class Trainer:
 
     def _diverge(self, step: Step) -> None:
         """Keep what the failing step started from, and the steps before it at full detail."""
+        self.built.loss_scale.scale.copy_(step.scale)
         found = self._name_first_bad(step)
         self.outcome.status, self.outcome.first_bad = "diverged", found
         where = "{kind} at layer {layer}, {sublayer}, {site}".format(**found)
@@ -375,7 +377,7 @@ class Trainer:
         state = checkpoint.pack(self.built, step.number, self.run_hash)
         checkpoint.save({**state, "x": x_BT, "y": y_BT}, self.folder / FAILURE_FILE)
         if not self.is_recorded(step.number):
-            self.layers.append(self._inspect(step.number))
+            self.layers.append(self._inspect(step))
         for number, taken in self.ring:
             if number != step.number:
                 self.layers.append(self._rows(taken, number))
@@ -386,23 +388,25 @@ class Trainer:
         """The first non-finite tensor of a step; runs its pass again where it was not recorded."""
         found = first_bad(self._rows(step.taken, step.number)) if step.taken else None
         if found is None and self.policy != "continue":
-            found = first_bad(self._inspect(step.number))
+            found = first_bad(self._inspect(step))
         head = {"layer": self.built.model.depth, "sublayer": "head", "site": "loss", "kind": "act"}
         return found or {"step": step.number, **head}
 
-    def _inspect(self, step: int) -> Rows:
+    def _inspect(self, step: Step) -> Rows:
         """Every row of a step but its update, whose weights are still what it started from."""
-        model = self.built.model
-        kept = [b.clone() for b in model.buffers()]
+        model, loss_scale = self.built.model, self.built.loss_scale.scale
+        state = [*model.buffers(), loss_scale]
+        kept = [value.clone() for value in state]
+        loss_scale.copy_(step.scale)  # by now it may be halved, and then nothing overflows
         recorder = recorder_of(self.built.config, model, all_kinds=True)
         recorder.start()
-        self._pass(*self._batch(step), step, recorder)
-        recorder.gradients(float(self.built.loss_scale.scale))
+        self._pass(*self._batch(step.number), step.number, recorder)
+        recorder.gradients(float(step.scale))
         taken = recorder.take()
         recorder.detach()
-        for buffer, value in zip(model.buffers(), kept, strict=True):
-            buffer.copy_(value)
-        return self._rows(taken, step)
+        for value, old in zip(state, kept, strict=True):
+            value.copy_(old)
+        return self._rows(taken, step.number)
 
     def _run_again(self, end: int) -> None:
         """Record the steps since the last checkpoint that were not recorded the first time."""
