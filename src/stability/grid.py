@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from stability import compose, pool, progress, resume, summary, sweep, worker
+from stability import compose, progress, resume, seat, summary, sweep, worker
 from stability.config import KNOBS, ConfigError
 from stability.pool import Outcome
 from stability.sweep import Cell
@@ -89,13 +89,12 @@ class Plan:
         options = tuple(text for text, o in parsed if not _sets_value(o))
         cfg = copy.deepcopy(self._base(options))
         ConfigLoaderImpl._apply_overrides_to_config([o for _, o in parsed if _sets_value(o)], cfg)
+        cfg.name = self._config.name
         HydraConfig.instance().set_config(cfg)
         return compose.plain(cfg, cfg.hydra.runtime.choices)
 
     def _load(self, options: tuple[str, ...]) -> DictConfig:
-        return self._loader.load_sweep_config(
-            self._config, [*options, f"name='{self._config.name}'"]
-        )
+        return self._loader.load_sweep_config(self._config, list(options))
 
     def _given(self, overrides: Mapping[str, Override]) -> dict[str, Any]:
         """Keys that the user set, on the command line or in the experiment, with their values."""
@@ -162,7 +161,7 @@ def run(cells: Sequence[Cell], launcher: Any, trusted: Sequence[Path], named: bo
     """
     console = progress.console()
     waiting = sweep.waiting(cells)
-    gpus = pool.examine(waiting, trusted) if waiting else 0
+    gpus = seat.examine(waiting, trusted) if waiting else 0
     sweep.make_folder(cells[0].config)
     summary.announce(cells, waiting, console)
     outcomes = _launch(waiting, launcher, gpus, console) if waiting else {}

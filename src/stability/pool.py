@@ -5,7 +5,6 @@ killed workers too, but its workers share one channel: it could not give each a 
 on the numbers of a step, or ask one to stop politely, and that is most of what this file does.)
 """
 
-import multiprocessing
 import os
 import signal
 import time
@@ -13,20 +12,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
 from stability import resume, worker
-from stability.config import ConfigError
-from stability.lock import LOST
+from stability.seat import Seat
 from stability.sweep import Cell
 
 PATIENCE = 0.5
 """Seconds between looks at whether a signal has come."""
 
-PRELOADED = ["torch", "stability.job", "stability.worker"]
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 
 
@@ -47,106 +43,6 @@ class Watcher(Protocol):
     def started(self, cell: Cell) -> None: ...
     def report(self, cell: Cell, row: dict[str, Any]) -> None: ...
     def ended(self, cell: Cell, outcome: Outcome) -> None: ...
-
-
-def context() -> Any:
-    """A forkserver with torch loaded, so that a worker starts in milliseconds; else spawn."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(PRELOADED)
-    return chosen
-
-
-def examine(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
-    """Check in another process what needs torch, which this one then never loads.
-
-    Returns:
-        The number of GPUs.
-
-    Raises:
-        ConfigError: an option cannot be built, or there is no such device.
-    """
-    near, far = context().Pipe()
-    setup = worker.Setup(tuple(trusted))
-    configs = [cell.config for cell in cells]
-    process = context().Process(target=worker.examine, args=(far, setup, configs))
-    process.start()
-    far.close()
-    try:
-        gpus, refusal = near.recv()
-    except EOFError:
-        process.join()
-        gpus, refusal = 0, ("model", configs[0]["choices"]["model"], last_words(process.exitcode))
-    process.join()
-    if refusal is not None:
-        raise ConfigError(*refusal)
-    return int(gpus)
-
-
-class Seat:
-    """A place for one worker process at a time."""
-
-    def __init__(self, setup: worker.Setup) -> None:
-        self.cell: Cell | None = None
-        self.pipe: Connection | None = None
-        self._setup = setup
-        self._process: BaseProcess | None = None
-
-    def begin(self, cell: Cell) -> None:
-        """Give the worker a run; a new worker where there is none or it has died."""
-        self.cell = cell
-        try:
-            self._send(cell)
-        except OSError:  # it died while it was idle
-            self.dismiss()
-            self._send(cell)
-
-    def _send(self, cell: Cell) -> None:
-        if self.pipe is None:
-            self.pipe, far = context().Pipe()
-            self._process = context().Process(target=worker.serve, args=(far, self._setup))
-            self._process.start()
-            far.close()
-        self.pipe.send((cell.config, cell.folder))
-
-    def hear(self) -> tuple[str, Any]:
-        """The worker's next word; when its end of the pipe is closed, how it died."""
-        assert self.pipe is not None
-        try:
-            word, value = self.pipe.recv()
-        except (EOFError, OSError):
-            return "failed", last_words(self.dismiss())
-        return word, value
-
-    def terminate(self) -> None:
-        """Ask the run to stop: it writes a checkpoint first."""
-        if self._process is not None:
-            self._process.terminate()
-
-    def dismiss(self, wait: float = 10.0) -> int | None:
-        """End the worker, by force if it does not go within `wait` seconds; its exit code."""
-        if self.pipe is None or self._process is None:
-            return None
-        self.pipe.close()
-        self._process.join(wait)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-        code = self._process.exitcode
-        self.pipe = self._process = None
-        return code
-
-
-def last_words(code: int | None) -> str:
-    """What an exit code tells of a process that said nothing."""
-    if code == LOST:
-        return "another command took over its claim"
-    if code is None or code >= 0:
-        return f"its process ended with exit code {code}"
-    name = signal.Signals(-code).name
-    memory = "; was the machine out of memory?" if -code == signal.SIGKILL else ""
-    return f"its process was killed ({name}{memory})"
 
 
 class Pool:

@@ -27,7 +27,7 @@ STOPS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
 """Signals that ask a run to stop. Ctrl-C reaches all processes of a terminal; the parent
 decides."""
 
-GRACE = 30.0
+GRACE = 20.0
 """Seconds that a run has for its checkpoint after it was asked to stop."""
 
 Config = dict[str, Any]
