@@ -1,8 +1,8 @@
 """Run folders on disk -> tidy frames, the tables' rows with what varies joined as columns.
 
 What a frame cannot carry in columns lies in its ``attrs``: ``axes`` (the columns in which the runs
-differ), ``options`` (label and order of each option, from the runs' configs), ``damaged`` (runs left out, with the reason), ``remarks`` (what a
-reader of a figure must know of the runs as a whole).
+differ), ``options`` (label and order of each option, from the runs' configs), ``damaged`` (runs
+left out, with the reason), ``remarks`` (what a reader of a figure must know of all the runs).
 """
 
 from collections.abc import Mapping, Sequence

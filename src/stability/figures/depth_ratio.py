@@ -86,7 +86,8 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     depths = sorted(int(d) for d in frame["x"].unique())
     for cell in lines.cells:
         whole_x(cell.ax, depths)
-        cell.ax.set_xlim(right=depths[-1] * (depths[-1] / depths[0]) ** 0.22)  # room for exponents
+        room = min(0.45, 0.36 / (width / lines.columns - 0.5))  # for the exponents
+        cell.ax.set_xlim(right=depths[-1] * (depths[-1] / depths[0]) ** (room / (1 - room)))
         drawn_lines = lines.lines_of(cell.rows)
         labels = []
         for hue, dash, line in drawn_lines:
@@ -113,5 +114,7 @@ def _label(ax: Axes, depth: int, labels: list[tuple[float, str, str]]) -> None:
     over = max(0.0, spread[-1] - 0.97) if spread else 0.0
     for i, y in zip(order, spread, strict=True):
         _, text, colour = labels[i]
-        where = ax.get_xaxis_transform()
-        ax.text(depth * 1.1, y - over, text, transform=where, fontsize=6, va="center", color=colour)
+        ax.annotate(
+            text, (depth, y - over), xycoords=ax.get_xaxis_transform(), xytext=(4, 0),
+            textcoords="offset points", fontsize=6, va="center", color=colour,
+        )  # fmt: skip

@@ -1,5 +1,6 @@
 """Lines over layers, steps or depths: a panel per facet, bands, marks for what is no number."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -76,15 +77,16 @@ class Lines:
         self.roles = roles(frame, without)
         self.looks = marks(frame, self.roles)
         limits = {name: self._limits(name) for name in quantities}
-        groups = list(
-            product(facets(frame, self.roles.facets), facets(frame, [down] if down else []))
-        )
+        below = facets(frame, [down] if down else [])
+        groups = list(product(facets(frame, self.roles.facets), below))
         side = facets(frame, [across])
         shared = len({(q.label, limits[n]) for n, q in quantities.items()}) == 1
-        self.columns, self.grid = _columns(width, len(side), len(groups), shared)
-        every = [(facet, {**d, **a}) for (facet, d), a in product(groups, side)]
+        self.columns, self.grid, self.turned = _arrange(width, len(side), len(groups), shared)
+        pairs = [(g, a) for a, g in product(side, groups)] if self.turned else product(groups, side)
+        every = [(facet, {**d, **a}) for (facet, d), a in pairs]
         shown = every[: panels.MAX_PANELS // self.columns * self.columns]
-        self.page = panels.Page(len(shown), self.columns, width, least=1.25 if self.grid else 1.75)
+        least = 1.75 if not self.grid else 1.5 if len(shown) <= 3 * self.columns else 1.25
+        self.page = panels.Page(len(shown), self.columns, width, least=least)
         if len(every) > len(shown):
             self.page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
         self.cells: list[Cell] = []
@@ -134,15 +136,16 @@ class Lines:
             for name, value in cell.where.items()
         }
         head = texts.pop(across)
-        rest = [title(self.frame, cell.facet), *texts.values()]
+        rest = "\n".join(filter(None, [title(self.frame, cell.facet), *texts.values()]))
+        above, beside = (rest, head) if self.turned else (head, rest)
         if not self.grid:
-            ax.set_title("\n".join(filter(None, [*rest, head])), pad=3)
+            ax.set_title("\n".join(filter(None, [rest, head])), pad=3)
         else:
             if row == 0:
-                ax.set_title(head, pad=3)
+                ax.set_title(above, pad=3)
             if column == self.columns - 1:
-                at, text = (1.03, 0.5), "\n".join(filter(None, rest))
-                ax.text(*at, text, transform=ax.transAxes, rotation=270, va="center")
+                beside = "\n".join(textwrap.fill(line, 18) for line in beside.splitlines())
+                ax.text(1.03, 0.5, beside, transform=ax.transAxes, rotation=270, va="center")
         if place + self.columns >= len(self.page.axes):
             ax.set_xlabel(self.x)
         label = self.quantities[cell.quantity].label
@@ -219,18 +222,21 @@ class Lines:
         return self.page.close()
 
 
-def _columns(width: float, side: int, groups: int, shared: bool) -> tuple[int, bool]:
-    """How many panels stand side by side, and whether rows and columns make a grid.
+def _arrange(width: float, side: int, groups: int, shared: bool) -> tuple[int, bool, bool]:
+    """How many panels stand side by side, whether they make a grid, and whether it is turned.
 
-    Panels that share their vertical axis may be narrow; few of them leave room for several groups.
+    Panels that share their vertical axis may be narrow. A grid too wide for the page is turned;
+    where that does not help either, panels follow each other, each with its own title.
     """
     most = 2 if width < 4 else 3 if width < 6 else 4
-    narrow = {2: 3, 3: 5, 4: 7}[most] if shared else most
+    narrow = {2: 2, 3: 5, 4: 7}[most] if shared else min(most, 3)
     if side <= 2 and groups > 3:
-        return side * max(1, most // side), False
+        return side * max(1, most // side), False, False
     if side <= narrow:
-        return side, True
-    return (most if side % most == 0 or side % 3 else 3), False
+        return side, True, False
+    if groups <= narrow:
+        return groups, True, True
+    return (most if side % most == 0 or side % 3 else 3), False, False
 
 
 def _embedding(ax: Axes, point: pd.DataFrame, colour: str) -> None:

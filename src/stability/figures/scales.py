@@ -87,7 +87,8 @@ def whole_x(ax: Axes, values: Sequence[int], before: Sequence[float] = ()) -> No
     """A horizontal log axis labelled at these whole numbers, thinned where they crowd."""
     ax.set_xscale("log")
     first, last = min([*values, *before]), max(values)
-    ax.set_xlim(first / 1.2, last * 1.2)
+    pad = (last / first) ** 0.05
+    ax.set_xlim(first / pad, last * pad)
     ticks: list[int] = []
     for value in sorted(set(values), reverse=True):
         if not ticks or np.log(ticks[-1] / value) > 0.13 * np.log(last * 1.4 / first):
