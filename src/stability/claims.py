@@ -1,0 +1,104 @@
+"""The command ``python -m stability.claims PATH``: what is claimed, what was measured, the verdict.
+
+Every claim in experiments/ is put to the runs found below PATH. A claim's criterion is read from
+its experiment's file, so that a changed criterion needs no new runs. Needs neither torch nor hydra.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from stability import choices, claimed, construct, ledger
+from stability.claimed import BadClaim, Claim
+from stability.evidence import Result, evaluate
+from stability.index import Unreadable, sweeps
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print and write the table; 0, or 2 with a line of reason."""
+    args = _parser().parse_args(argv)
+    console = Console(soft_wrap=False, highlight=False)
+    for folder in args.config_dir:
+        construct.trust(folder)
+    try:
+        known = choices.experiments(args.config_dir)
+        wanted = _wanted(claimed.read(known), args.claims, args.law)
+        results = _evaluate(wanted, _found(args.path), not args.no_theory, console)
+        console.print(ledger.console(results))
+        for path in ledger.write(results, args.out or args.path):
+            console.print(f"  {path}", markup=False)
+        if args.pages:
+            _fill_pages(results, known)
+    except (Unreadable, BadClaim) as error:
+        print(f"stability.claims: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"stability.claims: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m stability.claims",
+        description="Put every claim in experiments/ to the runs found below PATH.",
+    )
+    parser.add_argument("path", type=Path, metavar="PATH", help="a folder of sweeps")
+    parser.add_argument("--claims", metavar="A,B", help="which to evaluate (default: all)")
+    parser.add_argument("--law", choices=("init", "training"), help="laws at init or of training")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where claims.md, .csv and .json go (default: PATH)"
+    )
+    parser.add_argument("--no-theory", action="store_true", help="leave out the theory's values")
+    parser.add_argument(
+        "--pages", action="store_true", help="write the results into the experiments' pages"
+    )
+    parser.add_argument(
+        "--config-dir", type=Path, action="append", default=[], metavar="DIR",
+        help="a folder with experiments/ of your own",
+    )  # fmt: skip
+    return parser
+
+
+def _wanted(known: Sequence[Claim], names: str | None, law: str | None) -> list[Claim]:
+    found = [c for c in known if law in (None, c.law)]
+    if names is None:
+        return found
+    by_name = {c.name: c for c in found}
+    asked = names.replace("-", "_").split(",")
+    for name in asked:
+        if name not in by_name:
+            raise BadClaim(f"--claims {name}: must be one of {', '.join(by_name)}")
+    return [by_name[name] for name in asked]
+
+
+def _found(path: Path) -> dict[str, Path]:
+    """Sweep's name -> its folder. Raises Unreadable where two have one name."""
+    found: dict[str, Path] = {}
+    for folder in sweeps(path):
+        if folder.name in found:
+            raise Unreadable(f"{folder} and {found[folder.name]}: two sweeps of one name")
+        found[folder.name] = folder
+    return found
+
+
+def _evaluate(
+    wanted: Sequence[Claim], found: dict[str, Path], theory: bool, console: Console
+) -> list[Result]:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        return [evaluate(c, found, theory) for c in progress.track(wanted, description="claims")]
+
+
+def _fill_pages(results: Sequence[Result], known: dict[str, Path]) -> None:
+    for result in results:
+        page = known[result.claim.name].with_suffix(".md")
+        if page.exists():
+            page.write_text(ledger.fill(page.read_text(encoding="utf-8"), result), "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

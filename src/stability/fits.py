@@ -1,0 +1,107 @@
+"""Statistics of few numbers: least-squares lines, AIC, Student's t. NumPy and math only."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+LAWS = ("exponential", "power")
+"""Laws of growth with two parameters: ln y = a + b x, and ln y = a + b ln x."""
+
+
+class Line(NamedTuple):
+    """y = intercept + slope x by least squares, and the sum of squares it leaves."""
+
+    slope: float
+    intercept: float
+    rss: float
+    n: int
+
+    @property
+    def aic(self) -> float:
+        """The criterion n ln(rss / n) + 2 k with k = 2, for normal errors; lower is better."""
+        tiny = np.finfo(float).tiny
+        return self.n * math.log(max(self.rss / self.n, tiny)) + 4
+
+
+def line(x: ArrayLike, y: ArrayLike) -> Line:
+    """The least-squares line through points.
+
+    Raises:
+        ValueError: fewer than two different x, or a value that is not finite.
+    """
+    a, b = np.asarray(x, float), np.asarray(y, float)
+    if len(np.unique(a)) < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise ValueError("a line needs finite values at two places at least")
+    da, db = a - a.mean(), b - b.mean()
+    slope = float(da @ db / (da @ da))
+    return Line(
+        slope, float(b.mean() - slope * a.mean()), float(((db - slope * da) ** 2).sum()), len(a)
+    )
+
+
+def exponent(x: ArrayLike, y: ArrayLike) -> float:
+    """The b of the power law y = c x^b, fitted on log-log axes."""
+    return line(*_logs(x, y)).slope
+
+
+def aic(law: str, x: ArrayLike, y: ArrayLike) -> float:
+    """AIC of a law of growth fitted to ln y: the laws compete on the same numbers."""
+    log_x, log_y = _logs(x, y)
+    return line({"exponential": np.asarray(x, float), "power": log_x}[law], log_y).aic
+
+
+def _logs(x: ArrayLike, y: ArrayLike) -> tuple[Any, Any]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
+
+
+def coverage(t: float, df: int) -> float:
+    """P(abs(T) <= t) of Student's t with df degrees of freedom, Abramowitz and Stegun 26.7.3-4."""
+    angle = math.atan(t / math.sqrt(df))
+    cos2, total = math.cos(angle) ** 2, 0.0
+    term = 1.0 if df % 2 == 0 else math.cos(angle)
+    for k in range(df % 2, df - 1, 2):
+        total += term
+        term *= cos2 * (k + 1) / (k + 2)
+    if df % 2 == 0:
+        return math.sin(angle) * total
+    return 2 / math.pi * (angle + math.sin(angle) * total)
+
+
+@lru_cache
+def student(level: float, df: int) -> float:
+    """The t with P(abs(T) <= t) = level, by bisection."""
+    low, high = 0.0, 1.0
+    while coverage(high, df) < level:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if coverage(middle, df) < level else (low, middle)
+    return high
+
+
+class Interval(NamedTuple):
+    """A mean over seeds and what it may be."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def t_interval(values: Sequence[float], level: float = 0.95, geometric: bool = False) -> Interval:
+    """Mean and t-interval over seeds; of the logarithms, and then back, if geometric.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    if len(values) < 2:
+        raise ValueError("an interval needs two values")
+    x = np.log(values) if geometric else np.asarray(values, float)
+    mean = float(x.mean())
+    half = student(level, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
+    found = (mean, mean - half, mean + half)
+    return Interval(*(math.exp(v) for v in found)) if geometric else Interval(*found)

@@ -1,0 +1,138 @@
+"""Verdicts as tables: for the console, as markdown, csv and json, and for an experiment's page."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from stability.evidence import FIGURES, Finding, Result
+from stability.verdict import BY_CONSTRUCTION, CONDITIONAL, FAILS, HOLDS
+
+COLUMNS = ("claim", "setting", "measured", "criterion", "theory", "seeds", "verdict", "figure")
+STYLES = {HOLDS: "green", FAILS: "red", CONDITIONAL: "yellow", BY_CONSTRUCTION: "cyan"}
+START, END = "<!-- result: python -m stability.claims --pages -->", "<!-- end -->"
+"""Between these lines of an experiment's page stands what was measured; no hand writes there."""
+
+
+def number(value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.4g}"
+
+
+def measured(finding: Finding) -> str:
+    """Value and interval: ``1.02 [0.99, 1.05]``."""
+    if finding.low is None:
+        return number(finding.value)
+    return f"{number(finding.value)} [{number(finding.low)}, {number(finding.high)}]"
+
+
+def rows(result: Result) -> list[dict[str, str]]:
+    """One row per finding; a claim without findings has one all the same."""
+    claim = result.claim
+    if not result.findings:
+        blank = dict.fromkeys(COLUMNS, "")
+        return [blank | {"claim": claim.id, "verdict": result.verdict, "setting": result.reason}]
+    return [
+        {
+            "claim": claim.id,
+            "setting": f.where,
+            "measured": " ".join(filter(None, (measured(f), f"({f.reason})" if f.reason else ""))),
+            "criterion": f.criterion,
+            "theory": number(f.theory),
+            "seeds": str(f.seeds or ""),
+            "verdict": f.verdict,
+            "figure": f"{f.sweep}/{FIGURES}/{claim.figure}.png" if claim.figure else "",
+        }
+        for f in result.findings
+    ]
+
+
+def console(results: Sequence[Result]) -> Table:
+    """Every finding; a claim's own verdict stands in its first line."""
+    table = Table(*COLUMNS[:-1], expand=False)
+    for result in results:
+        head = f"[bold]{result.claim.id}[/]"
+        whole = f"[{STYLES.get(result.verdict, 'dim')}]{result.verdict}[/]"
+        table.add_row(head, "", "", "", "", "", whole, end_section=not result.findings)
+        for i, row in enumerate(rows(result) if result.findings else ()):
+            last = i == len(result.findings) - 1
+            cells = [row[c].replace("[", "\\[") for c in COLUMNS[1:-1]]
+            table.add_row("", *cells, end_section=last)
+    return table
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """A table of verdicts, and below it each claim with its findings."""
+    lines = ["# Claims, measured", "", *_line(("claim", "verdict", "where")), *_rule(3)]
+    for r in results:
+        lines += _line((f"[{r.claim.id}](#{r.claim.id})", r.verdict, r.reason))
+    for r in results:
+        lines += ["", f"## {r.claim.id}", "", _sentence(r.claim.statement), "", *section(r)]
+    return "\n".join(lines) + "\n"
+
+
+def section(result: Result) -> list[str]:
+    """A claim's verdict and findings as lines of markdown."""
+    reason = f": {result.reason}" if result.reason else ""
+    lines = [f"**{result.verdict}**{reason}"]
+    if result.findings:
+        names = [c for c in COLUMNS[1:] if any(row[c] for row in rows(result))]
+        lines += ["", *_line(names), *_rule(len(names))]
+        for row in rows(result):
+            lines += _line([row[c] for c in names])
+    return lines
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _line(cells: Sequence[str]) -> list[str]:
+    return ["| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"]
+
+
+def _rule(count: int) -> list[str]:
+    return ["|" + " --- |" * count]
+
+
+def write(results: Sequence[Result], out: Path) -> list[Path]:
+    """claims.md, claims.csv and claims.json in a folder; the files that were written."""
+    table = io.StringIO()
+    writer = csv.DictWriter(
+        table, list(asdict(Finding("", "", "", "", "", ""))), lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(asdict(f) for r in results for f in r.findings)
+    facts: list[dict[str, Any]] = [
+        {
+            "claim": r.claim.id,
+            "statement": _sentence(r.claim.statement),
+            "source": r.claim.source,
+            "verdict": r.verdict,
+            "reason": r.reason,
+            "findings": [asdict(f) for f in r.findings],
+        }
+        for r in results
+    ]
+    texts = {"md": markdown(results), "csv": table.getvalue(), "json": json.dumps(facts, indent=1)}
+    out.mkdir(parents=True, exist_ok=True)
+    for form, text in texts.items():
+        hidden = out / f".claims.{form}"
+        hidden.write_text(text, encoding="utf-8")
+        hidden.replace(out / f"claims.{form}")
+    return [out / f"claims.{form}" for form in texts]
+
+
+def fill(page: str, result: Result) -> str:
+    """An experiment's page with what was measured between `START` and `END`."""
+    before, found, rest = page.partition(START)
+    if not found:
+        return page
+    _, _, after = rest.partition(END)
+    return "\n".join([before + START, *section(result), END]) + after

@@ -1,0 +1,377 @@
+"""Verdicts follow from data: known laws of growth in, the right word out."""
+
+import inspect
+import json
+import math
+
+import numpy as np
+import pytest
+import yaml
+
+from evidence_frames import EXPONENTIAL, LINEAR, NOISE, ROOT, noisy, write_sweep
+from stability import choices, claimed, claims, ledger, measures, verdict
+from stability.evidence import evaluate
+from stability.verdict import (
+    BY_CONSTRUCTION,
+    CONDITIONAL,
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    NOT_MEASURED,
+    REPORTED,
+)
+from synthetic import UNIGRAM
+
+EXPONENT = {
+    "measure": "growth_exponent",
+    "with": {"start": 4, "less_embedding": True, "least_growth": 10},
+    "criterion": {"between": [0.9, 1.1]},
+}
+BEATS = {"measure": "exponential_over_power", "criterion": {"at_least": 0}}
+SIGMA = {
+    "measure": "growth_exponent",
+    "with": {"quantity": "sigma"},
+    "criterion": {"between": [0.45, 0.55]},
+}
+SLOPE = {"measure": "slope_per_sublayer", "criterion": {"between": [0.38, 0.42]}}
+
+
+def claim(*parts, **node):
+    whole = {"statement": "s", "source": "s", "parts": list(parts), **node}
+    return claimed.claim("q", whole, {})
+
+
+def result(tmp_path, *parts, **node):
+    sweeps = {p.name: p for p in tmp_path.iterdir() if p.is_dir()}
+    return evaluate(claim(*parts, **node), sweeps, with_theory=False)
+
+
+def word(tmp_path, *parts, **node):
+    return result(tmp_path, *parts, **node).verdict
+
+
+# -- growth laws against criteria ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("law", "part", "expected"),
+    [
+        (LINEAR, EXPONENT, HOLDS),
+        (EXPONENTIAL, EXPONENT, FAILS),
+        (ROOT, EXPONENT, FAILS),
+        (noisy(lambda n: 1e-3 + 0.4 * n, 0.4), EXPONENT, INCONCLUSIVE),
+        (EXPONENTIAL, BEATS, HOLDS),
+        (LINEAR, BEATS, FAILS),
+        (ROOT, BEATS, NOT_MEASURED),  # moves less than tenfold
+        (NOISE, BEATS, INCONCLUSIVE),
+        (LINEAR, SIGMA, HOLDS),
+        (EXPONENTIAL, SIGMA, FAILS),
+        (ROOT, SIGMA, FAILS),
+        (LINEAR, SLOPE, HOLDS),
+        (EXPONENTIAL, SLOPE, FAILS),
+        (NOISE, SLOPE, INCONCLUSIVE),
+    ],
+)
+def test_each_law_of_growth_gets_its_verdict(tmp_path, law, part, expected):
+    write_sweep(tmp_path, "q", law)
+    assert word(tmp_path, part) == expected
+
+
+def test_the_fitted_number_is_that_of_the_law(tmp_path):
+    write_sweep(tmp_path, "q", noisy(lambda n: 3.0 * np.maximum(n, 1) ** 0.7))
+    (found,) = result(tmp_path, {"measure": "growth_exponent"}).findings
+    assert found.value == pytest.approx(0.7)
+    assert found.low == pytest.approx(found.high)
+    assert (found.verdict, found.seeds) == (REPORTED, 6)
+
+
+def test_gradients_are_followed_on_their_way_down(tmp_path):
+    grow = noisy(lambda n: 1.5 ** (12.0 - n))
+    write_sweep(tmp_path, "q", LINEAR, gradient=grow)
+    part = {**BEATS, "with": {"quantity": "gradient"}, "each": {"token": ["all", "median"]}}
+    assert word(tmp_path, part) == HOLDS
+    decay = {"measure": "decay_per_block", "criterion": {"at_most": -0.1}}
+    found = result(tmp_path, decay)
+    assert found.verdict == FAILS
+    assert found.findings[0].value == pytest.approx(math.log(1.5))
+
+
+def test_an_exponent_over_depths_pairs_the_runs_of_a_seed(tmp_path):
+    laws = {L: noisy(lambda n, L=L: 1e-3 + n * L**0.25) for L in (4, 8, 16)}
+    write_sweep(tmp_path, "q", laws, axis="depth")
+    (found,) = result(tmp_path, {"measure": "increment_over_depth"}).findings
+    assert found.value == pytest.approx(1.25)
+
+
+# -- the rules -------------------------------------------------------------------------------------
+
+
+def test_fewer_than_five_seeds_are_no_measurement(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR, seeds=range(4))
+    found = result(tmp_path, EXPONENT)
+    assert found.verdict == NOT_MEASURED
+    assert "4 seeds, at least 5" in found.reason
+
+
+def test_without_runs_it_says_which_command_makes_them(tmp_path):
+    found = result(tmp_path, EXPONENT)
+    assert found.verdict == NOT_MEASURED
+    assert "experiments=q" in found.reason
+
+
+def test_settings_that_differ_are_conditional_and_named(tmp_path):
+    write_sweep(tmp_path, "q", {64: LINEAR, 128: EXPONENTIAL}, axis="model.width")
+    found = result(tmp_path, {**EXPONENT, "over": ["model.width"]})
+    assert found.verdict == CONDITIONAL
+    assert "holds: width=64" in found.reason
+    assert "fails: width=128" in found.reason
+
+
+def test_tokens_that_differ_are_conditional_and_named(tmp_path, monkeypatch):
+    write_sweep(tmp_path, "q", LINEAR, gradient=noisy(lambda n: np.exp(-0.3 * n)))
+    monkeypatch.setattr(
+        "stability.measures.gradients.profile",
+        lambda layers, quantity, token: np.exp({"all": 0, "median": 1}[token] * np.arange(13.0)),
+    )
+    part = {"measure": "decay_per_block", "each": {"token": ["all", "median"]}}
+    found = result(tmp_path, {**part, "criterion": {"at_most": -0.1}})
+    assert found.verdict == CONDITIONAL
+    assert found.reason == "holds: token=median; fails: token=all"
+
+
+def test_an_inconclusive_setting_leaves_a_claim_open_unless_two_others_differ(tmp_path):
+    laws = {64: LINEAR, 96: noisy(lambda n: 1e-3 + 0.4 * n, 0.4), 128: EXPONENTIAL}
+    write_sweep(tmp_path, "q", laws, axis="model.width")
+    part = {**EXPONENT, "over": ["model.width"]}
+    assert word(tmp_path, {**part, "where": {"model.width": [64, 96]}}) == INCONCLUSIVE
+    assert word(tmp_path, part) == CONDITIONAL
+
+
+def test_parts_of_one_statement_must_all_hold(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    assert word(tmp_path, EXPONENT, BEATS) == CONDITIONAL
+    assert word(tmp_path, EXPONENT, BEATS, together=True) == FAILS
+    assert word(tmp_path, EXPONENT, SIGMA, together=True) == HOLDS
+
+
+def test_an_alternative_may_hold_in_its_place(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    assert word(tmp_path, {**BEATS, "or": SLOPE}) == HOLDS
+    assert word(tmp_path, {**BEATS, "or": BEATS}) == FAILS
+
+
+def test_a_changed_criterion_changes_the_verdict_and_nothing_else(tmp_path):
+    write_sweep(tmp_path, "q", noisy(lambda n: 1e-3 + 0.4 * n, 0.05))
+    before = result(tmp_path, EXPONENT).findings[0]
+    after = result(tmp_path, {**EXPONENT, "criterion": {"between": [1.9, 2.1]}}).findings[0]
+    assert (before.verdict, after.verdict) == (HOLDS, FAILS)
+    assert (before.value, before.low, before.high) == (after.value, after.low, after.high)
+    loose = result(tmp_path, {**EXPONENT, "criterion": {"at_least": before.low}}).findings[0]
+    straddling = result(tmp_path, {**EXPONENT, "criterion": {"at_least": before.value}})
+    assert (loose.verdict, straddling.verdict) == (HOLDS, INCONCLUSIVE)
+
+
+def test_seeds_that_cannot_answer_are_counted_never_dropped_in_silence(tmp_path):
+    flat = noisy(lambda n: np.ones(len(n)))
+    write_sweep(tmp_path, "q", LINEAR)
+    write_sweep(tmp_path, "q", flat, seeds=range(6, 9))
+    found = result(tmp_path, EXPONENT).findings[0]
+    assert (found.verdict, found.seeds) == (HOLDS, 6)
+    assert "3 of 9 seeds left out: variance grows 1 times only" in found.reason
+
+
+def test_what_does_not_stand_out_of_its_noise_is_not_measured(tmp_path):
+    def drift(n, rng):
+        return 1 + 0.001 * n * (1 + 3 * rng.standard_normal())
+
+    write_sweep(tmp_path, "q", drift)
+    part = {"measure": "increment", "criterion": {"at_least": 0}}
+    part["clear"] = {"measure": "increment", "errors": 5}
+    found = result(tmp_path, part)
+    assert found.verdict == NOT_MEASURED
+    assert "within 5 standard errors of 0 at depth 12" in found.reason
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+WARMUP = {
+    "name": "Post-LN",
+    "where": {"norm": "post"},
+    "reference": {"norm": "pre"},
+    "measure": "loss_difference",
+    "with": {"axis": "train.warmup_steps", "of": 0, "to": 50},
+    "criterion": {"at_least": 0.5},
+}
+
+
+@pytest.mark.parametrize(
+    ("post", "pre", "expected"),
+    [
+        ((2.6, 2.0), (2.0, 2.0), HOLDS),
+        ((2.1, 2.0), (2.0, 2.0), FAILS),
+        ((None, 2.0), (2.0, 2.0), HOLDS),  # diverged counts as guessing
+        ((2.6, 2.0), (UNIGRAM, UNIGRAM), NOT_MEASURED),  # the reference arm has not learned
+    ],
+)
+def test_a_training_claim_needs_a_reference_that_has_learned(tmp_path, post, pre, expected):
+    def loss(config):
+        found = (pre if config["choices"]["norm"] == "pre" else post)[
+            config["train"]["warmup_steps"] > 0
+        ]
+        return None if found is None else found + 0.01 * config["seed"]
+
+    for norm in ("post", "pre"):
+        write_sweep(
+            tmp_path, "q", {0: LINEAR, 50: LINEAR}, axis="train.warmup_steps", loss=loss,
+            norm=norm, **{"train.steps": 200},
+        )  # fmt: skip
+    assert word(tmp_path, WARMUP) == expected
+    or_else = {"measure": "not_learned_at", "with": {"axis": "train.warmup_steps", "of": 0}}
+    or_else["criterion"] = {"at_least": 0.5}
+    assert word(tmp_path, {**WARMUP, "or": or_else}) == expected
+
+
+def test_a_learning_rate_is_chosen_by_the_arm_that_is_named(tmp_path):
+    def loss(config):
+        best = {"pre": 1e-3, "post": 3e-3}[config["choices"]["norm"]]
+        return 2.0 + abs(math.log(config["train"]["lr"] / best)) / 10
+
+    for norm in ("post", "pre"):
+        laws = {1e-3: LINEAR, 3e-3: LINEAR}
+        write_sweep(tmp_path, "q", laws, axis="train.lr", loss=loss, norm=norm)
+    part = {
+        "where": {"norm": "post"},
+        "choose": {"axis": "train.lr", "where": {"norm": "pre"}},
+        "measure": "final_loss",
+    }
+    (found,) = result(tmp_path, part).findings
+    assert found.value == pytest.approx(2.0 + math.log(3) / 10)
+    assert "lr=0.001" in found.reason
+
+
+# -- verdicts from numbers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "criterion", "expected"),
+    [
+        ([0.6] * 5, {"at_least": 0.5, "fails": {"at_most": 0.1}}, HOLDS),
+        ([0.3] * 5, {"at_least": 0.5, "fails": {"at_most": 0.1}}, INCONCLUSIVE),
+        ([-2.0] * 5, {"at_least": 0.5, "fails": {"at_most": 0.1}}, FAILS),
+        ([1.0] * 5, None, REPORTED),
+        (["a"] * 5, {"is": "a"}, HOLDS),
+        (["a", "b"] * 3, {"is": "a"}, INCONCLUSIVE),
+        (["b"] * 5, {"is": "a"}, FAILS),
+        ([1.0] * 4, {"at_least": 0}, NOT_MEASURED),
+    ],
+)
+def test_a_criterion_is_judged_by_the_whole_interval(values, criterion, expected):
+    assert verdict.judge(values, criterion).verdict == expected
+
+
+def test_a_geometric_mean_has_its_interval_on_the_logarithm():
+    found = verdict.judge([1e-5, 1e-4, 1e-3, 1e-4, 1e-4], None, geometric=True)
+    assert found.value == pytest.approx(1e-4)
+    assert found.low * found.high == pytest.approx(1e-8)
+    assert found.low > 0
+
+
+@pytest.mark.parametrize(
+    "criterion", [{}, {"between": [2, 1]}, {"at_least": "x"}, {"above": 1}, {"between": [1]}]
+)
+def test_a_criterion_that_says_nothing_is_refused(criterion):
+    with pytest.raises(verdict.BadCriterion):
+        verdict.bounds(criterion)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"measure": "nope"}, "no measure nope"),
+        ({"with": {"nope": 1}}, "has no setting nope"),
+        ({"nope": 1}, "unknown key nope"),
+        ({"mean": "harmonic"}, "mean=harmonic"),
+        ({"each": {"nope": [1]}}, "has no setting nope"),
+    ],
+)
+def test_a_part_that_is_written_wrongly_is_refused(change, message):
+    with pytest.raises(claimed.BadClaim, match=message):
+        claim({**EXPONENT, **change})
+
+
+# -- the experiments and the command ---------------------------------------------------------------
+
+
+def test_every_claim_in_experiments_can_be_read_and_has_a_page_for_its_result():
+    known = choices.experiments()
+    for c in claimed.read(known):
+        page = known[c.name.removesuffix("_gpu")].with_suffix(".md")
+        assert ledger.START in page.read_text(), page
+        if c.by_construction:
+            path, _, name = c.by_construction.partition("::")
+            root = choices.experiments_dir().parent
+            assert f"def {name}(" in (root / path).read_text(), c.by_construction
+
+
+def test_every_claim_shares_runs_that_some_experiment_makes():
+    known = choices.experiments()
+    for c in claimed.read(known):
+        for part in c.parts:
+            sweep = yaml.safe_load(known[part.runs or c.runs].read_text())
+            assert "hydra" in sweep, f"{c.name}: {part.runs or c.runs} has no sweep"
+
+
+@pytest.mark.parametrize("name", sorted(measures.measures()))
+def test_every_measure_says_what_it_measures_and_reads_a_table(name):
+    function = measures.measures()[name]
+    assert inspect.getdoc(function)
+    assert measures.tables(function)
+
+
+def test_the_command_writes_every_form_of_the_table(tmp_path, capsys, monkeypatch):
+    mine = tmp_path / "mine"
+    (mine / "experiments").mkdir(parents=True)
+    node = {"claim": {"statement": "it | grows", "source": "s", "figure": "variance"}}
+    node["claim"]["parts"] = [{**EXPONENT, "name": "GPT"}]
+    (mine / "experiments" / "my_claim.yaml").write_text(yaml.safe_dump(node))
+    page = mine / "experiments" / "my_claim.md"
+    page.write_text(f"# Mine\n\n{ledger.START}\nbefore\n{ledger.END}\n\nafter\n")
+    write_sweep(tmp_path / "out", "my_claim", LINEAR)
+    asked = ["--config-dir", str(mine), "--claims", "my-claim", "--no-theory", "--pages"]
+    assert claims.main([str(tmp_path / "out"), *asked]) == 0
+    assert "holds" in capsys.readouterr().out
+    (fact,) = json.loads((tmp_path / "out" / "claims.json").read_text())
+    assert (fact["claim"], fact["verdict"]) == ("my-claim", HOLDS)
+    assert fact["findings"][0]["value"] == pytest.approx(1, abs=0.01)
+    assert "my-claim,GPT" in (tmp_path / "out" / "claims.csv").read_text()
+    assert "| [my-claim](#my-claim) | holds |" in (tmp_path / "out" / "claims.md").read_text()
+    filled = page.read_text()
+    assert "**holds**" in filled
+    assert "before" not in filled
+    assert filled.endswith("\n\nafter\n")
+
+
+def test_an_identity_needs_no_runs(tmp_path):
+    found = evaluate(
+        claimed.claim("q", {"statement": "s", "source": "s", "by_construction": "t"}, {}), {}
+    )
+    assert found.verdict == BY_CONSTRUCTION
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["nowhere"], "does not exist"), ([".", "--claims", "nope"], "--claims nope")],
+)
+def test_bad_input_is_one_line(tmp_path, capsys, words, message):
+    path = str(tmp_path) if words[0] == "." else str(tmp_path / words[0])
+    assert claims.main([path, *words[1:]]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_on_a_wider_machine_shares_the_claim_of_its_experiment():
+    node = {"statement": "s", "source": "s", "parts": [EXPONENT]}
+    found = claimed.claim("q_gpu", {"like": "q"}, {"q": node})
+    assert (found.runs, found.statement) == ("q_gpu", "s")
