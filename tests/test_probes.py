@@ -238,7 +238,10 @@ def by_layer(taken):
     taken.loss(taken.model(taken.x)).backward()
     for h in hooks:
         h.remove()
-    return {weights[m.weight]: (x, y, y.grad, m.weight.grad) for m, (x, y) in seen.items()}
+    return {
+        weights[m.weight]: (x.detach(), y.detach(), y.grad, m.weight.grad)
+        for m, (x, y) in seen.items()
+    }
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -383,6 +386,7 @@ def test_model_update_is_the_distance_from_the_start_drawn_from_the_seed():
     assert fresh["value"] == [0.0]
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("over", [{"norm": "plain"}, {"norm": "pre", "norm_type": "batchnorm"}])
 def test_lesion_is_the_loss_of_a_model_with_an_identity_for_a_block(over):
     taken = Taken(["lesion"], **over)

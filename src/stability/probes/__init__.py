@@ -7,6 +7,10 @@ the run's dtype: a probe tells of the function that the run's (rounded) weights 
 rounding adds on the way, which the recorder sees. Dropout is off; BatchNorm uses the statistics of
 the batch, as in training (`lesion` alone validates, with running statistics).
 
+Cost of one recorded step at depth 96, width 64, 8 x 64 tokens, on one CPU core: `jacobian` 20 s,
+`lesion` 7 s, `norm_jacobian` and `output_change` 1.4 s, each of the others below 1 s. At depth 12:
+3 s for `jacobian`, 1 s for all others together.
+
 ====================  ==========================  ==================================================
 probe                 layer, sublayer             item: value
 ====================  ==========================  ==================================================
