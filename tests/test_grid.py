@@ -122,6 +122,8 @@ def test_an_experiment_brings_its_grid_and_the_command_line_replaces_it(experime
         "nrom: post",
         "hydra: {sweeper: {params: {nrom: 'pre,post'}}}",
         "hydra: {sweeper: {params: {train.steps: '1,2'}}}",
+        "hydra: {sweeper: {params: {norm: [1, 2]}}}",
+        "hydra: {sweeper: {params: {norm: 'pre,'}}}",
         "train: {lrr: 1}",
         "defaults: [{override /nrom: post}]",
         "- a list",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString, ValueType
 from hydra.errors import HydraException
 
 from stability import choices
@@ -52,7 +52,7 @@ def read(words: Sequence[str]) -> Arguments:
             raise ConfigError("--config-dir", folder, "is no folder")
     experiment: Any = None
     for override in map(_parse, flags.overrides):
-        _check(override, extra)
+        check(override, extra)
         if override.key_or_group == "experiments":
             experiment = override.value()
     other = (flags.cfg, flags.info, flags.hydra_help, flags.shell_completion, flags.multirun)
@@ -90,25 +90,42 @@ def _parse(text: str) -> Override:
     return override
 
 
-def _check(override: Override, extra: Sequence[Path]) -> None:
+def check(override: Override, extra: Sequence[Path]) -> None:
+    """Refuse what Hydra would accept, or refuse in words of its own, at this one override.
+
+    Raises:
+        ConfigError: it is refused.
+    """
     key, text = override.key_or_group, str(override.input_line)
     ours = [legal for part, legal in OURS.items() if f"{key}.".startswith(f"{part}.")]
     if ours and text != "hydra/sweeper=grid":
         raise Refused(text, ours[0])
+    if key == "hydra":
+        raise Refused(text, "must be a key of it: hydra.KEY=VALUE")
     if override.is_delete() and not override.is_hydra_override():
         raise Refused(text, "keys cannot be deleted")
     if (override.is_add() or override.is_force_add()) and (key in GROUPS or "/" in key):
         raise Refused(text, f"leave out the '+': {key}=NAME chooses an option")
     if key == "experiments" and override.is_sweep_override():
         raise Refused(text, "takes one; give each experiment a command of its own")
-    if key in GROUPS and ".." in text:
-        raise Refused(text, "must name options")
-    if override.is_sweep_override() or (key == "experiments" and override.value() is None):
+    if key not in (*GROUPS, "experiments") and not key.startswith("hydra/"):
         return
-    value = override.value()
-    named = isinstance(value, str) and OPTION.fullmatch(value)
-    if (key.startswith("hydra/") or key == "hydra") and not named:
-        raise Refused(text, "must name an option")
-    if key in (*GROUPS, "experiments") and not named:
-        known = choices.experiments(extra) if key == "experiments" else choices.options(key, extra)
-        raise Refused(text, one_of(str(value), sorted(known)))
+    for value in _values(override):
+        if key == "experiments" and value is None:
+            continue
+        if not isinstance(value, str) or not OPTION.fullmatch(value):
+            known = (
+                choices.experiments(extra) if key == "experiments" else choices.options(key, extra)
+            )
+            raise Refused(text, one_of(str(value), sorted(known)))
+
+
+def _values(override: Override) -> list[Any]:
+    """The values that an override of a group gives it, as they were typed."""
+    if not override.is_sweep_override():
+        return [override.value()]
+    if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+        return []
+    if not override.is_choice_sweep():
+        return [override.get_value_string()]
+    return [v.text if isinstance(v, QuotedString) else v for v in override.sweep_iterator()]

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from stability import compose, progress, resume, seat, summary, sweep, worker
+from stability.arguments import check
 from stability.config import KNOBS, ConfigError
 from stability.pool import Outcome
 from stability.sweep import Cell
@@ -81,6 +82,8 @@ class Plan:
         """By key: what the command line says replaces what the experiment says."""
         params = [f"{key}={_joined(value)}" for key, value in self._params.items()]
         parsed = self._parser.parse_overrides([*params, *arguments])
+        for override in parsed[: len(params)]:
+            check(override, compose.trusted(self._config.hydra))
         return {o.get_key_element().lstrip("+~"): o for o in parsed}
 
     def _compose(self, line: Sequence[str]) -> dict[str, Any]:
