@@ -3,6 +3,8 @@
 #   make test                the test suite
 #   make lint                ruff and mypy, as pre-commit and CI run them
 #   make docs                rewrite the generated tables in docs/
+#   make claims              what the literature says of nets at init, measured (20 minutes)
+#   make claims-train        what it says of training, measured (an hour)
 # PYTHON=python3.12 chooses the interpreter, VENV=path another place for the venv, and PIP_ARGS goes
 # to pip (an index with the CPU or CUDA build of PyTorch that you want, say).
 
@@ -13,7 +15,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test lint docs claims claims-train clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,6 +35,21 @@ lint: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(RUN) docs/render.py
+
+# Sweeps that are named: the same command again runs only what is missing.
+claims: $(INSTALLED)
+	@$(call put_to_the_test,init)
+
+claims-train: $(INSTALLED)
+	@$(call put_to_the_test,training)
+
+define put_to_the_test
+$(RUN) -m stability.claims --sweeps --law $(1) | { failed=; while read -r sweep figures; do \
+	$(RUN) -m stability.run experiments=$$sweep </dev/null || failed="$$failed $$sweep"; \
+	test -z "$$figures" || $(RUN) -m stability.plot outputs/$$sweep --figures $$figures; \
+done; $(RUN) -m stability.claims outputs --law $(1); \
+test -z "$$failed" || { echo "not complete:$$failed" >&2; exit 1; }; }
+endef
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

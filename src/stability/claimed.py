@@ -72,6 +72,7 @@ class Claim:
     runs: str = ""
     figure: str = ""
     together: bool = False
+    like: str = ""
     by_construction: str = ""
     not_measured: str = ""
     parts: Sequence[Part] = ()
@@ -108,11 +109,7 @@ def _checked(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Cl
 def claim(name: str, node: Mapping[str, Any], others: Mapping[str, Any]) -> Claim:
     """One claim from its node. Raises BadClaim."""
     if "like" in node:
-        node = {
-            "runs": name,
-            **others[node["like"]],
-            **{k: v for k, v in node.items() if k != "like"},
-        }
+        node = {**others[node["like"]], "runs": name, **node}
     _refuse(node, {f.name for f in fields(Claim)} - {"name"}, name)
     node = {"runs": name, "parts": (), **node}
     found = Claim(name=name, **{**node, "parts": [part(p, name) for p in node["parts"]]})

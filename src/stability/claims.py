@@ -27,7 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         known = choices.experiments(args.config_dir)
         wanted = _wanted(claimed.read(known), args.claims, args.law)
-        results = _evaluate(wanted, _found(args.path), not args.no_theory, console)
+        if args.sweeps:
+            print("\n".join(_sweeps(wanted)))
+            return 0
+        found = _found(args.path)
+        # A claim at another size is asked for by its runs.
+        wanted = [c for c in wanted if args.claims or not c.like or c.runs in found]
+        results = _evaluate(wanted, found, not args.no_theory, console)
         console.print(ledger.console(results))
         for path in ledger.write(results, args.out or args.path):
             console.print(f"  {path}", markup=False)
@@ -47,11 +53,17 @@ def _parser() -> argparse.ArgumentParser:
         "python -m stability.claims",
         description="Put every claim in experiments/ to the runs found below PATH.",
     )
-    parser.add_argument("path", type=Path, metavar="PATH", help="a folder of sweeps")
+    parser.add_argument(
+        "path", type=Path, metavar="PATH", nargs="?", default=Path("outputs"),
+        help="a folder of sweeps (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--claims", metavar="A,B", help="which to evaluate (default: all)")
     parser.add_argument("--law", choices=("init", "training"), help="laws at init or of training")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where claims.md, .csv and .json go (default: PATH)"
+    )
+    parser.add_argument(
+        "--sweeps", action="store_true", help="only list the sweeps that are needed, and figures"
     )
     parser.add_argument("--no-theory", action="store_true", help="leave out the theory's values")
     parser.add_argument(
@@ -74,6 +86,15 @@ def _wanted(known: Sequence[Claim], names: str | None, law: str | None) -> list[
         if name not in by_name:
             raise BadClaim(f"--claims {name}: must be one of {', '.join(by_name)}")
     return [by_name[name] for name in asked]
+
+
+def _sweeps(wanted: Sequence[Claim]) -> list[str]:
+    """Sweeps that claims of CPU size need, each with the figures that show them."""
+    figures: dict[str, list[str]] = {}
+    for c in (c for c in wanted if not c.like):
+        for name in dict.fromkeys(part.runs or c.runs for part in c.parts):
+            figures.setdefault(name, []).extend([c.figure] if c.figure else [])
+    return [f"{name} {','.join(sorted(set(f)))}".strip() for name, f in figures.items()]
 
 
 def _found(path: Path) -> dict[str, Path]:

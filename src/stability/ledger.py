@@ -10,8 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
-from stability.evidence import FIGURES, Finding, Result
+from stability.evidence import Finding, Result
 from stability.verdict import BY_CONSTRUCTION, CONDITIONAL, FAILS, HOLDS
+from stability.witness import FIGURES
 
 COLUMNS = ("claim", "setting", "measured", "criterion", "theory", "seeds", "verdict", "figure")
 STYLES = {HOLDS: "green", FAILS: "red", CONDITIONAL: "yellow", BY_CONSTRUCTION: "cyan"}

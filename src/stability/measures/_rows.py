@@ -81,7 +81,7 @@ def slope(x: Array, y: Array) -> float:
 
 
 def gain(run: pd.Series, role: str) -> float:
-    """The gain d std^2 of a d x d weight of the first block, at the init that a run's config names."""
+    """The gain d std^2 of a d x d weight of the first block, at the run's init."""
     prefix = "init.build."
     node = {k[len(prefix) :]: v for k, v in run.items() if k.startswith(prefix) and pd.notna(v)}
     width, depth = int(run["model.width"]), int(run["depth"])

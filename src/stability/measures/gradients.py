@@ -4,6 +4,7 @@ import numpy as np
 
 from stability.index import l2
 from stability.measures._rows import Rows, Unmeasured, by_depth, only, positive, profile, slope
+from stability.schema import SUBLAYERS
 
 
 def decay_per_block(layers: Rows, token: str = "all") -> float:
@@ -86,19 +87,20 @@ def spectral_error(probes: Rows) -> float:
 def branch_jacobian_exponent(layers: Rows, probes: Rows, times_sigma: bool = True) -> float:
     """Exponent over sublayers k of |J_f J_N|, times sigma of the stream that the norm reads.
 
-    Spectral norms from the probe ``jacobian``; sublayers of different kinds have different gains,
-    so the exponent is the mean of the kinds' own.
+    Spectral norms from the probe ``jacobian``. Blocks that read the output of a block count, not
+    the first, which reads the embedding. Sublayers of different kinds have different gains, so the
+    exponent is the mean of the kinds' own.
     """
     place = ["layer", "sublayer"]
     norms = _values(probes, "jacobian", "branch").set_index(place)["value"]
     streams = layers[(layers["kind"] == "act") & (layers["site"] == "resid_pre")]
     sigma = only(streams, "act at resid_pre").set_index(place)["var"].pow(0.5)
-    values = norms * sigma if times_sigma else norms
+    values = (norms * sigma if times_sigma else norms).dropna()
+    kinds = [name for name in SUBLAYERS if name in set(norms.index.get_level_values(1))]
     slopes = []
-    for place_in_block, name in enumerate(dict.fromkeys(norms.index.get_level_values("sublayer"))):
-        mine = values.xs(name, level="sublayer").dropna().sort_index()
-        count = norms.index.get_level_values("sublayer").nunique()
-        k = count * mine.index.to_numpy(float) + place_in_block + 1
+    for first, kind in enumerate(kinds, start=1):
+        mine = values.xs(kind, level="sublayer").sort_index().loc[1:]
+        k = len(kinds) * mine.index.to_numpy(float) + first
         slopes.append(slope(np.log(k), np.log(positive(mine.to_numpy(float), "the Jacobian"))))
     return float(np.mean(slopes))
 
