@@ -29,7 +29,7 @@ from stability.covariance import NoTheory
 from stability.index import Unreadable, sweeps
 from stability.kernels import Matrix
 from stability.recursion import Batch, Config, Net, Site, Tokens, groups
-from stability.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
+from stability.schema import BATCH_FILE, CONFIG_FILE, FINISHED, RUN_FILE
 
 VERSION = 1
 """Part of every cache key: raise it when the numbers change."""
@@ -137,13 +137,15 @@ def _key(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> str:
 def errors(path: Path) -> pd.DataFrame:
     """How far theory and measurement lie apart over the outputs of the sublayers, in percent.
 
-    One row per config, its seeds averaged. Of the variance, of the gradient's norm over all tokens
-    and of the median token's: the median over sublayers of the absolute error of the mean square
-    (halved for a norm), and the median of its standard error over seeds, each seed having a
-    theory of its own tokens. `off`: more than 2% (3% for gradients) and 2 standard errors.
+    One row per config, its finished seeds averaged. Of the variance, of the gradient's norm over
+    all tokens and of the median token's: the median over sublayers of the absolute error of the
+    mean square (halved for a norm), and the median of its standard error over seeds, each seed
+    having a theory of its own tokens. `off`: more than 2% (3% for gradients) and 2 errors.
     """
     cells: dict[str, list[Path]] = {}
     for folder in (f for folders in sweeps(path).values() for f in folders):
+        if json.loads((folder / RUN_FILE).read_text())["status"] not in FINISHED:
+            continue
         config = yaml.safe_load((folder / CONFIG_FILE).read_text())
         cells.setdefault(json.dumps({**config, "seed": None}, sort_keys=True), []).append(folder)
     rows = []
