@@ -99,6 +99,18 @@ def test_every_shape_of_the_model_is_predicted(changes):
     assert_close(config_of({"depth": 2} | changes), within=0.1)
 
 
+def test_a_gradient_through_saturated_attention_is_marked():
+    config = config_of({"depth": 12}, norm="none", init="kaiming")
+    x_BT, y_BT = source(config).batch(0, 1, 16, 0)
+    frame = theory.predict(config, x_BT, y_BT, 256)
+    marked = frame[frame["saturated"]]
+    assert set(marked["kind"]) == {"grad"}
+    last = marked["layer"].max()
+    assert 0 < last < 12
+    assert (frame[frame["kind"] == "grad"]["layer"] < last).sum() < len(marked)
+    assert not theory.predict(config_of(), x_BT, y_BT, 256)["saturated"].any()
+
+
 def test_padding_does_not_count():
     config = config_of({"data.pad_share": 0.5, "depth": 2})
     data = source(config)

@@ -88,6 +88,17 @@ class Attention:
 
         return x.then(value * mA_SNN.mean(0), adjoint)
 
+    def saturates(self, C: Matrix) -> bool:
+        """Whether softmax picks single tokens: the scores' std is above sqrt(2 ln T).
+
+        There a sum of T exponentials is that of its largest term (the freezing of the random
+        energy model, Derrida 1981). The gradient through the scores then comes from rare near-ties
+        and its mean is not what a network of some heads and seeds shows.
+        """
+        std = np.sqrt(self.gains["q"] * self.gains["k"]) * np.diagonal(C).mean()
+        seen = self.mask.sum(1).max()
+        return bool(std > np.sqrt(2 * np.log(max(seen, 2))))
+
     def _rows(self, C: Matrix, rng: np.random.Generator) -> Matrix:
         """Sampled attention matrices, [S, N, N]."""
         N, pairs = len(C), max(self.heads // 2, 1)

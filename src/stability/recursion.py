@@ -48,11 +48,15 @@ class Batch:
 
 
 class Site:
-    """A place whose operand is kept: its name in the tables, and its number of features."""
+    """A place whose operand is kept: its name in the tables, and its number of features.
+
+    ``saturated``: its gradient has come through attention whose scores saturate.
+    """
 
     def __init__(self, layer: int, sublayer: str, name: str, width: int, x: Cov) -> None:
         self.key = (layer, sublayer, name)
         self.width, self.x = width, x
+        self.saturated = False
 
 
 class Net:
@@ -123,7 +127,11 @@ class Net:
 
         def branch(x: Cov) -> Cov:
             # A site has a gradient of its own: what flows through this place and no other.
-            return add("branch_out", f(add("branch_in", 1.0 * x)))
+            x = add("branch_in", 1.0 * x)
+            if isinstance(f, Attention) and f.saturates(x.C):
+                for site in sites:
+                    site.saturated = True
+            return add("branch_out", f(x))
 
         norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
         return add("resid_post", placement(add("resid_pre", x), branch, norms))

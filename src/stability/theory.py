@@ -31,7 +31,7 @@ from stability.kernels import Matrix
 from stability.recursion import Batch, Config, Net, Site, Tokens, groups
 from stability.schema import BATCH_FILE, CONFIG_FILE, FINISHED, RUN_FILE
 
-VERSION = 1
+VERSION = 2
 """Part of every cache key: raise it when the numbers change."""
 
 PLACE = ["layer", "sublayer"]
@@ -50,8 +50,9 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
 
     Returns:
         Rows (layer, sublayer, site, kind) with numel, var, rms, first_share, token_rms_median as in
-        the ``layers`` table, norm = rms sqrt(numel), and for kind act the mean cosine between
-        different tokens of a sequence.
+        the ``layers`` table, norm = rms sqrt(numel), the mean cosine between different tokens of a
+        sequence, and ``saturated``: a gradient that is not to be trusted, as it has come through
+        attention whose softmax picks single tokens (`Attention.saturates`).
 
     Raises:
         NoTheory: the config is outside what the recursion covers.
@@ -84,6 +85,7 @@ def _rows(sites: tuple[Site, ...], batches: list[Batch], tokens: int) -> Iterato
             "norm": np.sqrt(mean * numel),
             "first_share": square[first].sum() / square.sum() if mean > 0 else np.nan,
             "token_rms_median": np.median(np.sqrt(square)),
+            "saturated": kind == "grad" and sites[0].saturated,
             "cosine": np.mean([_cosine(M, b) for M, b in zip(matrices, batches, strict=True)]),
         }
 
@@ -161,8 +163,8 @@ def errors(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _error(pairs: list[tuple[Matrix, Matrix]]) -> dict[str, Any]:
-    measured, theory = (np.array(side) for side in zip(*pairs, strict=True))
+def _error(pairs: list[tuple[Matrix, Matrix, bool]]) -> dict[str, Any]:
+    measured, theory, saturated = (np.array(side) for side in zip(*pairs, strict=True))
     finite = np.isfinite(measured).all((1, 2))
     measured, theory = measured[finite], theory[finite]
     n = len(measured)
@@ -175,11 +177,14 @@ def _error(pairs: list[tuple[Matrix, Matrix]]) -> dict[str, Any]:
     for k, (name, percent, aim) in enumerate(AIMS):
         size, se = percent * np.median(np.abs(error[:, k])), percent * np.median(spread[:, k])
         row[name] = f"{size:.1f} +- {se:.1f}" + (" off" if size > aim + 2 * se else "")
-    return row
+    return row | {"saturated": "yes" if saturated.any() else ""}
 
 
-def _pair(folder: Path) -> tuple[Matrix, Matrix]:
-    """Mean squares, measured and predicted, [sublayer, (variance, gradient, median gradient)]."""
+def _pair(folder: Path) -> tuple[Matrix, Matrix, bool]:
+    """Mean squares, measured and predicted, [sublayer, (variance, gradient, median gradient)].
+
+    And whether some gradient has come through saturated attention.
+    """
     at_start = (pc.field("step") == 0) & (pc.field("site") == "resid_post")
     columns = [*PLACE, "kind", "rms", "token_rms_median"]
     measured = table.read(folder, "layers", columns, at_start).to_pandas()
@@ -191,7 +196,7 @@ def _pair(folder: Path) -> tuple[Matrix, Matrix]:
         act = act.sort_index()
         grad = grad.loc[act.index]
         sides.append(np.stack([act["rms"], grad["rms"], grad["token_rms_median"]], 1) ** 2)
-    return sides[0], sides[1]
+    return sides[0], sides[1], bool(predicted["saturated"].any())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
