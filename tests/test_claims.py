@@ -119,6 +119,13 @@ def test_without_runs_it_says_which_command_makes_them(tmp_path):
     assert "experiments=q" in found.reason
 
 
+def test_a_claim_waits_for_all_of_its_parts(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    found = result(tmp_path, EXPONENT, {**SIGMA, "runs": "other"})
+    assert found.verdict == NOT_MEASURED
+    assert "experiments=other" in found.reason
+
+
 def test_settings_that_differ_are_conditional_and_named(tmp_path):
     write_sweep(tmp_path, "q", {64: LINEAR, 128: EXPONENTIAL}, axis="model.width")
     found = result(tmp_path, {**EXPONENT, "over": ["model.width"]})

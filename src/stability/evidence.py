@@ -32,6 +32,8 @@ class Finding:
     theory: float | None = None
     reason: str = ""
     sweep: str = ""
+    absent: bool = False
+    """A part without runs, or whose reference has not learned: the claim waits for it."""
 
     @property
     def where(self) -> str:
@@ -70,8 +72,10 @@ def decide(findings: Sequence[Finding], together: bool) -> tuple[str, str]:
         own = {name: [f.verdict for f in counted if name and f.setting == name] for name in names}
         found = {n or "all runs": verdict.together([*everywhere, *vs]) for n, vs in own.items()}
     word, reason = verdict.over_settings(found)
-    if word == NOT_MEASURED:
-        reason = "; ".join(dict.fromkeys(f.reason for f in findings if f.reason))
+    waits = [f.reason for f in counted if f.absent]
+    if waits or word == NOT_MEASURED:
+        whys = waits or [f.reason for f in counted]
+        return NOT_MEASURED, "; ".join(dict.fromkeys(filter(None, whys)))
     return word, reason
 
 
@@ -83,16 +87,20 @@ def _part(
     criterion = verdict.words(first.criterion)
     blank = Finding(claim.id, title, "", first.measure, criterion, NOT_MEASURED, sweep=name)
     if name not in sweeps:
-        yield replace(blank, reason=f"no runs: python -m stability.run experiments={name}")
+        yield replace(
+            blank, absent=True, reason=f"no runs: python -m stability.run experiments={name}"
+        )
         return
     sweep = sweeps[name]
     runs = select(sweep.runs, part.where)
     runs = runs[runs["status"].isin(FINISHED)]
     if runs.empty:
-        yield replace(blank, reason=f"no finished run of {name} with {dict(part.where)}")
+        yield replace(
+            blank, absent=True, reason=f"no finished run of {name} with {dict(part.where)}"
+        )
         return
     if part.reference is not None and (why := sweep.unlearned(part.reference)):
-        yield replace(blank, reason=why)
+        yield replace(blank, absent=True, reason=why)
         return
     chosen = ""
     if part.choose:
