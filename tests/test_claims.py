@@ -20,6 +20,7 @@ from stability.verdict import (
     NOT_MEASURED,
     REPORTED,
 )
+from stability.witness import Sweep
 from synthetic import UNIGRAM
 
 EXPONENT = {
@@ -42,7 +43,7 @@ def claim(*parts, **node):
 
 
 def result(tmp_path, *parts, **node):
-    sweeps = {p.name: p for p in tmp_path.iterdir() if p.is_dir()}
+    sweeps = {p.name: Sweep(p) for p in tmp_path.iterdir() if p.is_dir()}
     return evaluate(claim(*parts, **node), sweeps, with_theory=False)
 
 

@@ -16,12 +16,18 @@ from stability import choices, claimed, construct, ledger
 from stability.claimed import BadClaim, Claim
 from stability.evidence import Result, evaluate
 from stability.index import Unreadable, sweeps
+from stability.witness import Sweep
+
+WIDE = 200
+"""Columns of the table where it goes to no terminal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the table; 0, or 2 with a line of reason."""
     args = _parser().parse_args(argv)
-    console = Console(soft_wrap=False, highlight=False)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE
     for folder in args.config_dir:
         construct.trust(folder)
     try:
@@ -97,18 +103,18 @@ def _sweeps(wanted: Sequence[Claim]) -> list[str]:
     return [f"{name} {','.join(sorted(set(f)))}".strip() for name, f in figures.items()]
 
 
-def _found(path: Path) -> dict[str, Path]:
-    """Sweep's name -> its folder. Raises Unreadable where two have one name."""
-    found: dict[str, Path] = {}
+def _found(path: Path) -> dict[str, Sweep]:
+    """The sweeps by name. Raises Unreadable where two have one name."""
+    found: dict[str, Sweep] = {}
     for folder in sweeps(path):
         if folder.name in found:
-            raise Unreadable(f"{folder} and {found[folder.name]}: two sweeps of one name")
-        found[folder.name] = folder
+            raise Unreadable(f"{folder} and {found[folder.name].path}: two sweeps of one name")
+        found[folder.name] = Sweep(folder)
     return found
 
 
 def _evaluate(
-    wanted: Sequence[Claim], found: dict[str, Path], theory: bool, console: Console
+    wanted: Sequence[Claim], found: dict[str, Sweep], theory: bool, console: Console
 ) -> list[Result]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         return [evaluate(c, found, theory) for c in progress.track(wanted, description="claims")]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -51,14 +50,13 @@ class Result:
     findings: Sequence[Finding] = ()
 
 
-def evaluate(claim: Claim, sweeps: Mapping[str, Path], with_theory: bool = True) -> Result:
+def evaluate(claim: Claim, sweeps: Mapping[str, Sweep], with_theory: bool = True) -> Result:
     """A claim's verdict from the sweeps that were found, by name."""
     if claim.by_construction:
         return Result(claim, verdict.BY_CONSTRUCTION, claim.by_construction)
     if claim.not_measured:
         return Result(claim, NOT_MEASURED, claim.not_measured)
-    opened = {name: Sweep(path) for name, path in sweeps.items()}
-    findings = [f for part in claim.parts for f in _part(claim, part, opened, with_theory)]
+    findings = [f for part in claim.parts for f in _part(claim, part, sweeps, with_theory)]
     return Result(claim, *decide(findings, claim.together), findings)
 
 
@@ -99,20 +97,21 @@ def _part(
             blank, absent=True, reason=f"no finished run of {name} with {dict(part.where)}"
         )
         return
-    if part.reference is not None and (why := sweep.unlearned(part.reference)):
+    chosen: dict[str, Any] = {}
+    if part.choose:
+        axis = part.choose["axis"]
+        chosen = {axis: sweep.best(axis, part.choose["where"])}
+        runs = select(runs, chosen)
+    if part.reference is not None and (why := sweep.unlearned({**part.reference, **chosen})):
         yield replace(blank, absent=True, reason=why)
         return
-    chosen = ""
-    if part.choose:
-        best = sweep.best(part.choose["axis"], part.choose["where"])
-        runs = select(runs, {part.choose["axis"]: best})
-        chosen = f"at {short(part.choose['axis'])}={best}"
+    at = [f"at {short(axis)}={best}" for axis, best in chosen.items()]
     for setting, some in settings(runs, part.over):
         for values in product(*part.each.values()):
             extra = dict(zip(part.each, values, strict=True))
             label = ", ".join([*setting, *(f"{k}={v}" for k, v in extra.items())])
             found = _setting(replace(blank, setting=label), part, extra, sweep, some, with_theory)
-            yield replace(found, reason="; ".join(filter(None, (chosen, found.reason))))
+            yield replace(found, reason="; ".join(filter(None, (*at, found.reason))))
 
 
 def _setting(
