@@ -200,6 +200,19 @@ def test_what_does_not_stand_out_of_its_noise_is_not_measured(tmp_path):
     assert "within 5 standard errors of 0 at depth 12" in found.reason
 
 
+def test_theory_is_put_to_the_same_measure(tmp_path):
+    shape = {"model.sublayers": "linear", "model.width": 32, "init": "lecun", "norm_type.eps": 0.0}
+    sweep = write_sweep(tmp_path, "q", LINEAR, depth=4, **shape)
+    part = {"measure": "slope_per_sublayer"}
+    sweeps = {"q": Sweep(sweep)}
+    assert evaluate(claim(part), sweeps).findings[0].theory is None  # no tokens: no theory
+    x_BT = np.arange(16).reshape(2, 8)
+    for folder in sweep.glob("run_*"):
+        np.savez(folder / "batch0.npz", x=x_BT, y=x_BT)
+    assert evaluate(claim(part), sweeps).findings[0].theory == pytest.approx(1, abs=1e-9)
+    assert evaluate(claim({**part, "theory": False}), sweeps).findings[0].theory is None
+
+
 # -- training --------------------------------------------------------------------------------------
 
 
