@@ -227,7 +227,7 @@ overrides = st.builds(
 
 
 @settings(
-    max_examples=int(os.environ.get("STABILITY_EXAMPLES", "150")),
+    max_examples=int(os.environ.get("STABILITY_EXAMPLES", "200")),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
