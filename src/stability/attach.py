@@ -32,7 +32,8 @@ from torch.optim.optimizer import (
 )
 
 from stability import schema
-from stability.provenance import now, provenance, write_json, write_text
+from stability.atomic import write_json, write_text
+from stability.provenance import now, provenance
 from stability.recorder import Recorder, first_bad
 from stability.schema import EMBED_LAYER, KINDS, Key
 from stability.table import Writer
@@ -46,7 +47,8 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
 
     A module is a site where the pattern matches the end of its dotted name. The pattern's first
     group is the layer's number; a second group, if any, names the sublayer (else ``block``). The
-    site is called ``resid_post``: what the module returns. A parameter belongs to the site it lies in.
+    site is called ``resid_post``: what the module returns. A parameter belongs to the site it
+    lies in.
 
     Raises:
         ValueError: the pattern matches no module, lacks the group, or matches two under one name.

@@ -4,12 +4,12 @@ A checkpoint holds all that the next step depends on. Batches and dropout depend
 step) alone, so the step's number is all of the random state there is.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from stability import atomic
 from stability.build import Built
 
 State = dict[str, Any]
@@ -36,13 +36,9 @@ def unpack(built: Built, state: State) -> int:
 
 
 def save(state: State, path: Path) -> None:
-    """Write under a hidden name, force to disk, rename."""
-    hidden = path.with_name(f".{path.name}.tmp")
-    with hidden.open("wb") as file:
+    """Write a state whole."""
+    with atomic.writing(path) as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.replace(path)
 
 
 def load(path: Path, run: str, device: torch.device | str) -> State | None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from stability import atomic
 from stability import table as tables
 from stability.config import flatten
 from stability.schema import CONFIG_FILE, FINISHED, FORMAT, RUN_FILE, RUNS_FILE, TABLES
@@ -234,6 +235,5 @@ def _as_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def _write(table: pa.Table, stamps: Mapping[str, str], cache: Path) -> None:
-    hidden = cache.with_name(f".{cache.name}.{os.getpid()}.tmp")
-    pq.write_table(table.replace_schema_metadata({STAMPS: json.dumps(stamps)}), hidden)
-    hidden.replace(cache)
+    with atomic.writing(cache) as file:
+        pq.write_table(table.replace_schema_metadata({STAMPS: json.dumps(stamps)}), file)

@@ -14,10 +14,11 @@ import torch
 import yaml
 
 from stability import construct, schema
+from stability.atomic import write_json, write_text
 from stability.build import Built, build
 from stability.config import digest, identity
 from stability.data import Source, source
-from stability.provenance import now, provenance, write_json, write_text
+from stability.provenance import now, provenance
 from stability.table import Writer
 from stability.train import Outcome, Report, Trainer
 

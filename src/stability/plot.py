@@ -6,7 +6,6 @@ second: needs neither torch nor hydra.
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
 
-from stability import __version__, figures
+from stability import __version__, atomic, figures
 from stability.figures.select import CannotFill
 from stability.figures.style import WIDTHS, axes_of, styled
 from stability.frames import load
@@ -197,14 +196,11 @@ def save(
         stem.parent.mkdir(parents=True, exist_ok=True)
         with styled():
             for form in formats:
-                hidden = stem.with_name(f".{stem.name}.{form}")
-                figure.savefig(hidden, format=form, metadata=metadata[form])
-                hidden.replace(f"{stem}.{form}")
-        hidden = stem.with_name(f".{stem.name}.csv")
-        numbers.to_csv(hidden, index=False)
-        hidden.replace(f"{stem}.csv")
-        hidden.write_text(json.dumps(facts, indent=2) + os.linesep)
-        hidden.replace(f"{stem}.json")
+                with atomic.writing(stem.with_name(f"{stem.name}.{form}")) as file:
+                    figure.savefig(file, format=form, metadata=metadata[form])
+        with atomic.writing(stem.with_name(f"{stem.name}.csv"), "w") as file:
+            numbers.to_csv(file, index=False)
+        atomic.write_json(stem.with_name(f"{stem.name}.json"), facts)
     except OSError as error:
         raise Unreadable(f"{stem.parent}: cannot write ({error.strerror})") from error
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from stability import construct
+from stability import atomic, construct
 from stability.build import device_of, model_of, recorder_of
 from stability.config import DTYPES, ConfigError
 from stability.model import GPT, IGNORED, loss_sum
@@ -159,9 +159,8 @@ def save(trace: Trace, path: Path) -> None:
         for op in trace.operations
         for i, t in enumerate(op.outputs)
     ]
-    hidden = path.with_name(f".{path.name}.tmp")
-    pq.write_table(pa.Table.from_pylist(rows), hidden)
-    hidden.replace(path)
+    with atomic.writing(path) as file:
+        pq.write_table(pa.Table.from_pylist(rows), file)
 
 
 def explain(folder: Path, beside: str | None, console: Console) -> int:

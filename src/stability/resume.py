@@ -5,7 +5,6 @@ inside its folder; this decides whether it is started.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from stability import lock
+from stability import atomic, lock
 from stability.config import ConfigError
 from stability.schema import CONFIG_FILE, RUN_FILE
 
@@ -55,12 +54,7 @@ def settle(folder: Path, status: str, error: str, minutes: float) -> None:
             "error": error,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        hidden = folder / f".{RUN_FILE}.{os.getpid()}"
-        with hidden.open("w") as file:
-            json.dump(info, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(folder / RUN_FILE)
+        atomic.write_json(folder / RUN_FILE, info)
 
 
 def existing(sweep: Path) -> dict[str, tuple[str, Path]]:

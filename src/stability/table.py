@@ -6,7 +6,6 @@ a file gets its name after its bytes are on disk. The compacted file says in its
 parts it holds, so that parts which a crash left behind are not read twice.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from stability import atomic
 from stability.schema import PARTS, TABLES
 
 PARTS_HELD = b"stability.parts"
@@ -157,20 +157,10 @@ class Writer:
             folder.rmdir()
 
     def _write(self, rows: pa.Table, path: Path) -> None:
-        """Write under a hidden name, force to disk, rename, force the new name to disk."""
-        hidden = path.with_name(f".{path.name}.tmp")
-        with hidden.open("wb") as f:
+        with atomic.writing(path) as file:
             pq.write_table(
-                rows.unify_dictionaries(), f, row_group_size=ROW_GROUP, use_dictionary=self._keys
+                rows.unify_dictionaries(), file, row_group_size=ROW_GROUP, use_dictionary=self._keys
             )
-            f.flush()
-            os.fsync(f.fileno())
-        hidden.rename(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 def _array(values: Any, field: pa.Field, rows: int) -> pa.Array:

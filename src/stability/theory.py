@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import yaml
 
-from stability import kernels, table
+from stability import atomic, kernels, table
 from stability.config import ConfigError
 from stability.covariance import NoTheory
 from stability.index import Unreadable, sweeps
@@ -122,9 +122,8 @@ def overlay(run: Path, cache: Path | None = None) -> pd.DataFrame:
     if file:
         with suppress(OSError):  # another user's sweep may be read-only, and this is only a cache
             file.parent.mkdir(parents=True, exist_ok=True)
-            hidden = file.with_name(f".{file.name}.{os.getpid()}")
-            frame.to_parquet(hidden)
-            hidden.replace(file)
+            with atomic.writing(file) as out:
+                frame.to_parquet(out)
     return frame
 
 

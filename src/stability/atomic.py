@@ -1,0 +1,59 @@
+"""Files that are whole or absent, whatever happens while they are written."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Write a file under a hidden name, force it to disk, then give it its name.
+
+    A reader sees the old content or the new one. The hidden name begins with a dot, so that readers
+    of whole folders pass it over; where writing fails it is removed.
+    """
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with hidden.open(mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise
+    _force(path.parent)
+
+
+def _force(folder: Path) -> None:
+    """Force a folder's entries to disk: the new name."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole."""
+    with writing(path, "w") as file:
+        file.write(text)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON whole; a number that is not finite, which JSON lacks, becomes null."""
+    write_text(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if hasattr(value, "item"):  # a NumPy number
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
