@@ -127,6 +127,12 @@ def test_a_claim_waits_for_all_of_its_parts(tmp_path):
     assert "experiments=other" in found.reason
 
 
+def test_runs_that_no_filter_leaves_are_no_error(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    found = result(tmp_path, {**EXPONENT, "where": {"norm": "post", "depth": 3}})
+    assert (found.verdict, "no finished run" in found.reason) == (NOT_MEASURED, True)
+
+
 def test_settings_that_differ_are_conditional_and_named(tmp_path):
     write_sweep(tmp_path, "q", {64: LINEAR, 128: EXPONENTIAL}, axis="model.width")
     found = result(tmp_path, {**EXPONENT, "over": ["model.width"]})

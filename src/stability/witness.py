@@ -122,7 +122,8 @@ def select(runs: pd.DataFrame, where: Where) -> pd.DataFrame:
         wanted = value if isinstance(value, list) else [value]
         if key not in runs:
             return runs.iloc[:0]
-        runs = runs[[any(_same(own, w) for w in wanted) for own in runs[key]]]
+        kept = [any(_same(own, w) for w in wanted) for own in runs[key]]
+        runs = runs[np.array(kept, dtype=bool)]
     return runs
 
 
