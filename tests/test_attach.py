@@ -104,6 +104,18 @@ def test_an_optimizer_of_another_model_ends_no_step(tmp_path):
         assert recording.step == 2
 
 
+def test_of_two_optimizers_the_one_that_steps_first_ends_the_step(tmp_path):
+    model = encoder()
+    body, head = (torch.optim.SGD(part.parameters(), lr=0.1) for part in model)
+    with stability.record(model, tmp_path / "run", sites=LAYERS) as recording:
+        for _ in range(3):
+            model(torch.randn(3, 5, 16)).square().mean().backward()
+            for optimizer in (body, head):
+                optimizer.step()
+                optimizer.zero_grad()
+        assert recording.step == 3
+
+
 def test_the_first_bad_site_of_a_foreign_model_is_named(tmp_path):
     model = encoder()
     with torch.no_grad():

@@ -138,6 +138,18 @@ def test_the_policy_on_non_finite_steps_is_a_knob(tmp_path, policy, status):
     assert done.steps.skipped.all() == (policy == "skip")
 
 
+def test_a_skipped_step_leaves_the_running_statistics_as_they_were(tmp_path):
+    changes = {"on_nonfinite": "skip", "train.steps": 9, "init.embed_std": 1e30}
+    asked = iter([False, False, True])
+    config = make_config(changes, norm_type="batchnorm")
+    job.execute(config, tmp_path / "run", stop=lambda: next(asked))
+    assert pd.read_parquet(tmp_path / "run" / "steps.parquet").skipped.tolist() == [True, True]
+    kept = torch.load(tmp_path / "run" / CHECKPOINT_FILE, weights_only=True)["model"]
+    running = [t for name, t in kept.items() if "running" in name]
+    assert running
+    assert all(torch.isin(t, torch.tensor([0.0, 1.0])).all() for t in running)
+
+
 def diverging(**changes):
     """A run that breaks at a step which is not recorded, after steps that are not."""
     base = {"dtype": "fp16", "train.steps": 60, "record.every": 50, "train.lr": 0.3}

@@ -157,9 +157,10 @@ def record(
 ) -> Iterator[Recording]:
     """Record a model while somebody else trains it.
 
-    A step ends when an optimizer that holds a parameter of the model makes its step; parameter
-    gradients are measured as that optimizer gets them (after unscaling and clipping, if the loop
-    does them), activations' gradients as the backward pass makes them.
+    A step ends when an optimizer that holds a parameter of the model makes its step; of several
+    such optimizers it is the one that steps first. Parameter gradients are measured as that
+    optimizer gets them (after unscaling and clipping, if the loop does them), activations'
+    gradients as the backward pass makes them.
 
     Args:
         model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
@@ -215,9 +216,13 @@ def record(
 
 def _step_hooks(recording: Recording, owned: set[int]) -> list[Any]:
     """Hooks on every optimizer's step; they act for those that hold the model's parameters."""
+    first: list[torch.optim.Optimizer] = []
 
     def ours(act: Callable[[], None], optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if any(id(p) in owned for group in optimizer.param_groups for p in group["params"]):
+        held = any(id(p) in owned for group in optimizer.param_groups for p in group["params"])
+        if held and not first:
+            first.append(optimizer)
+        if held and optimizer is first[0]:
             act()
 
     return [

@@ -20,11 +20,14 @@ import yaml
 
 from stability import atomic
 from stability import table as tables
-from stability.config import flatten
+from stability.config import GROUPS, KNOBS, flatten
 from stability.schema import CONFIG_FILE, FINISHED, FORMAT, RUN_FILE, RUNS_FILE, TABLES
 
 STAMPS = b"stability.stamps"
 """Metadata key of ``runs.parquet``: folder of each finished run -> what its row was made from."""
+
+KNOWN = [*GROUPS, *(k for k in KNOBS if k != "claim" and not k.endswith(".build"))]
+"""Columns that every row has: null where a run is of somebody else's model and lacks the knob."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster
 
@@ -151,7 +154,8 @@ def _row(folder: Path) -> dict[str, Any]:
         if state["format"] > FORMAT:
             raise Unreadable(f"{path}: format {state['format']}, but this version reads {FORMAT}")
         path = folder / CONFIG_FILE
-        row = flatten(yaml.load(path.read_text(), _Loader)) | _scalars(state)
+        row = dict.fromkeys(KNOWN) | flatten(yaml.load(path.read_text(), _Loader))
+        row |= _scalars(state)
         row |= {"folder": folder.name, "last_step": None}
         if missing := {"run", "status", "data.sha256"} - set(row):
             raise KeyError(*missing)

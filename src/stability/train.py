@@ -254,6 +254,7 @@ class Trainer:
         scale = built.loss_scale.scale.clone()
         if recorder:
             recorder.start()
+        kept = [b.clone() for b in built.model.buffers()]
         loss = self._pass(x_BT, y_BT, step, built.recorder)
         if recorder:
             recorder.gradients(float(scale))
@@ -262,6 +263,8 @@ class Trainer:
         clip = self._clip(grads, norm)
         bad, left_out = self._judge(loss, norm)
         taken = self._update(step, left_out, recorder)
+        for buffer, before in zip(built.model.buffers(), kept, strict=True):
+            buffer.copy_(torch.where(left_out, before, buffer))
         numbers = (loss, norm, clip, scale, bad, left_out, self.diverged)
         values = torch.stack([n.detach().to(torch.float64) for n in numbers])
         ready = None
@@ -308,7 +311,7 @@ class Trainer:
                 self.pending.clear()
                 self._diverge(step)
                 return False
-            if bad and self.outcome.first_bad is None:
+            if bad and self.policy != "stop" and self.outcome.first_bad is None:
                 self.outcome.first_bad = self._name_first_bad(step)
         return True
 
@@ -338,7 +341,7 @@ class Trainer:
             self.layers.append(self._rows(step.taken, step.number))
         elif step.taken is not None:
             self.ring.append((step.number, step.taken))
-        self.outcome.steps_done = step.number + 1
+        self.outcome.steps_done = min(step.number + 1, self.updates)
         self.outcome.final_loss = loss
         self.outcome.record_seconds += record_s
         if (now := time.monotonic()) - self.reported > REPORT_SECONDS:
@@ -387,7 +390,9 @@ class Trainer:
     def _name_first_bad(self, step: Step) -> dict[str, Any]:
         """The first non-finite tensor of a step; runs its pass again where it was not recorded."""
         found = first_bad(self._rows(step.taken, step.number)) if step.taken else None
-        if found is None and self.policy != "continue":
+        # Under these two the weights may have moved on since.
+        moved = self.policy == "continue" or (self.policy == "skip" and self.lag)
+        if found is None and not moved:
             found = first_bad(self._inspect(step))
         head = {"layer": self.built.model.depth, "sublayer": "head", "site": "loss", "kind": "act"}
         return found or {"step": step.number, **head}
