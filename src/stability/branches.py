@@ -84,7 +84,7 @@ class Attention:
         def adjoint(G: Matrix) -> Matrix:
             to_v = _sandwiched(A_SNN, G @ A_SNN)
             to_k = _to_keys(C, G, B_SNN, m_SNN, mA_SNN)
-            return value * to_v + score * (to_q * G + to_k)
+            return _bounded(value * to_v + score * (to_q * G + to_k))
 
         return x.then(value * mA_SNN.mean(0), adjoint)
 
@@ -154,16 +154,22 @@ def _beyond_rounding(total: Matrix, terms: Matrix) -> Matrix:
     """The sum of terms of this size, 0 where it is their rounding error: saturated attention."""
     size = np.sqrt(np.abs(terms))
     kept: Matrix = np.where(np.abs(total) > 1e-12 * size[:, None] * size, total, 0)
-    np.fill_diagonal(kept, np.maximum(np.diagonal(kept), 0))
     return kept
 
 
+def _bounded(G: Matrix) -> Matrix:
+    """A covariance: variances >= 0, correlations within 1. Cut off what rounding has added."""
+    var = np.maximum(np.diagonal(G), 0)
+    most = np.sqrt(var[:, None]) * np.sqrt(var)
+    return np.clip(G, -most, most)
+
+
 def root(C: Matrix) -> Matrix:
-    """R with R R^T = C, to within 1e-10 of each token's variance."""
+    """R with R R^T = C, whatever its rank."""
     std = np.sqrt(np.diagonal(C))
     std = np.where(std > 0, std, 1)
-    rho = C / std[:, None] / std
-    half: Matrix = std[:, None] * np.linalg.cholesky(rho + 1e-10 * np.eye(len(C)))
+    eigen, U = np.linalg.eigh(C / std[:, None] / std)
+    half: Matrix = std[:, None] * U * np.sqrt(np.maximum(eigen, 0))
     return half
 
 

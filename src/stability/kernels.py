@@ -34,8 +34,9 @@ def correlation(C: Matrix) -> tuple[Matrix, Matrix, Matrix]:
 def _erf(a: Matrix, b: Matrix, rho: Matrix) -> tuple[Matrix, Matrix]:
     """F and D of Phi, the normal distribution function. Source: Williams 1997 (arc-sine kernel)."""
     c, delta = _delta(a, b, rho)
-    F = 0.25 + np.arcsin(np.clip(c / np.sqrt((1 + a) * (1 + b)), -1, 1)) / (2 * np.pi)
-    return F, 1 / (2 * np.pi * np.sqrt(delta))
+    # arcsin(c / sqrt((1 + a)(1 + b))), in the form that is exact where the ratio is near 1.
+    angle = np.arctan2(c, np.sqrt(delta))
+    return 0.25 + angle / (2 * np.pi), 1 / (2 * np.pi * np.sqrt(delta))
 
 
 def _delta(a: Matrix, b: Matrix, rho: Matrix) -> tuple[Matrix, Matrix]:

@@ -31,7 +31,7 @@ from stability.kernels import Matrix
 from stability.recursion import Batch, Config, Net, Site, Tokens, groups
 from stability.schema import BATCH_FILE, CONFIG_FILE, FINISHED, RUN_FILE
 
-VERSION = 2
+VERSION = 3
 """Part of every cache key: raise it when the numbers change."""
 
 PLACE = ["layer", "sublayer"]
@@ -175,7 +175,8 @@ def _error(pairs: list[tuple[Matrix, Matrix, bool]]) -> dict[str, Any]:
     row: dict[str, Any] = {"non-finite": len(finite) - len(measured)}
     for k, (name, percent, aim) in enumerate(AIMS):
         size, se = percent * np.median(np.abs(error[:, k])), percent * np.median(spread[:, k])
-        row[name] = f"{size:.1f} +- {se:.1f}" + (" off" if size > aim + 2 * se else "")
+        beyond = not size <= aim + 2 * se
+        row[name] = f"{size:.2g} +- {se:.2g}" + (" off" if beyond else "")
     return row | {"saturated": "yes" if saturated.any() else ""}
 
 
