@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import stability
+from stability import plot
 from stability.attach import keys_of
 
 LAYERS = r"layers\.(\d+)"
@@ -51,6 +52,17 @@ def test_a_hand_written_loop_over_torchs_encoder_is_recorded(tmp_path):
         assert (layers.kind == kind).sum() == 3 * parameters
     steps = stability.load(tmp_path / "run", "steps")
     assert steps.loss.tolist() == losses
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["losses told", "losses kept"])
+def test_a_recorded_loop_is_plotted_like_any_run(tmp_path, told):
+    model = encoder()
+    with stability.record(model, tmp_path / "mine" / "run", sites=LAYERS) as recording:
+        train(model, 3, recording if told else None)
+    assert plot.main([str(tmp_path / "mine"), "--format", "png"]) == 0
+    drawn = {p.stem for p in (tmp_path / "mine" / "figures").glob("*.png")}
+    assert {"variance", "gradient", "gradient_map"} <= drawn
+    assert ("loss" in drawn) is told
 
 
 def test_recording_a_foreign_loop_changes_no_weight(tmp_path):

@@ -86,6 +86,8 @@ def test_a_sweep_runs_is_summed_up_and_runs_only_what_is_missing(tmp_path):
     found = runs(tmp_path / "outputs" / "s")
     assert [name.rpartition("_")[0] for name in found] == ["norm-post", "norm-pre"]
     assert {r["status"] for r in found.values()} == {"completed"}
+    (typed,) = {r["command"] for r in found.values()}
+    assert typed.startswith("python -m stability.run ") and "norm=pre,post" in typed
     assert (tmp_path / "outputs" / "s" / "runs.parquet").exists()
     for said in ("[2/2]", "variance growth", "gradient ratio", "files:   outputs/s", *found):
         assert said in done.stdout

@@ -128,6 +128,7 @@ def options(runs: pd.DataFrame) -> dict[str, dict[str, tuple[str, int]]]:
     for group in GROUPS:
         if {group, f"{group}.label", f"{group}.order"} <= set(runs):
             named = runs[[group, f"{group}.label", f"{group}.order"]].drop_duplicates(group)
+            named = named.dropna(subset=f"{group}.order")
             found[group] = {
                 str(name): (str(label or name), int(order))
                 for name, label, order in named.itertuples(index=False)

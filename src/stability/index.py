@@ -26,8 +26,12 @@ from stability.schema import CONFIG_FILE, FINISHED, FORMAT, RUN_FILE, RUNS_FILE,
 STAMPS = b"stability.stamps"
 """Metadata key of ``runs.parquet``: folder of each finished run -> what its row was made from."""
 
-KNOWN = [*GROUPS, *(k for k in KNOBS if k != "claim" and not k.endswith(".build"))]
-"""Columns that every row has: null where a run is of somebody else's model and lacks the knob."""
+OUTCOME = (
+    *("final_loss", "final_val_loss", "learned"),
+    *("data.unigram_entropy", "data.bigram_entropy", "data.entropy_rate"),
+)
+KNOWN = [*GROUPS, *(k for k in KNOBS if k != "claim" and not k.endswith(".build")), *OUTCOME]
+"""Columns that every row has: null where a run is of somebody else's model and lacks them."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster
 
@@ -137,6 +141,8 @@ def _cached(cache: Path) -> dict[str, tuple[dict[str, Any], str]]:
     try:
         table = pq.read_table(cache)
     except (OSError, pa.ArrowInvalid):
+        return {}
+    if not set(KNOWN) <= set(table.column_names):  # written by a version with fewer knobs
         return {}
     stamps = json.loads((table.schema.metadata or {}).get(STAMPS, b"{}"))
     return {

@@ -22,10 +22,18 @@ def provenance() -> dict[str, Any]:
     return {
         "versions": versions(),
         "git": git_revision(),
-        "command": shlex.join(sys.orig_argv),
+        "command": command(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
+
+
+def command() -> str:
+    """What was typed; also in a worker process, whose sys.argv is that of its parent."""
+    program = Path(sys.argv[0])
+    if program.parent == Path(__file__).parent:
+        return shlex.join(["python", "-m", f"stability.{program.stem}", *sys.argv[1:]])
+    return shlex.join([sys.executable, *sys.argv])
 
 
 def now() -> str:

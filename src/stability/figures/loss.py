@@ -33,6 +33,8 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if require(frame, "steps recorded yet")["step"].max() < 1:
         raise CannotFill("only one step, a curve needs two (train.steps)")
+    if frame[["loss", "data.vocab"]].isna().all(axis=None):
+        raise CannotFill("no loss recorded (in a loop of your own: recording.log(loss=...))")
     known = frame.assign(
         vocab=np.log(frame["data.vocab"].astype(float)),
         unigram=frame["data.unigram_entropy"],
@@ -116,7 +118,8 @@ def _entropies(rows: pd.DataFrame) -> list[tuple[float, str]]:
 def _limits(curves: pd.DataFrame) -> tuple[float, float]:
     """From below all curves to a little above guessing, so that one blow-up flattens nothing."""
     values = curves["value"][np.isfinite(curves["value"])]
-    roof = float(curves[["vocab", "unigram"]].max().max())
+    guessing = curves[["vocab", "unigram"]].max().max()
+    roof = float(values.max() if pd.isna(guessing) else guessing)
     low = float(min([*values, *curves["bigram"].dropna(), roof]))
     high = max(1.15 * roof, 1.05 * float(values.quantile(0.5))) if len(values) else 1.15 * roof
     high = min(high, max(1.05 * float(values.max()), 1.05 * roof)) if len(values) else high
