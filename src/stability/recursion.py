@@ -97,7 +97,8 @@ class Net:
         if self.model["position"] == "rope":
             offset = np.subtract.outer(batch.position, batch.position).astype(float)
         head = self.width // self.model["heads"]
-        return Attention(gains, head, batch.mask, offset, heads=_heads(len(batch.token)))
+        heads = _heads(len(batch.token)) // (1 if offset is None else 2)  # complex ones cost twice
+        return Attention(gains, head, batch.mask, offset, heads)
 
     def run(self, batch: Batch, seed: int) -> list[Site]:
         """Forward, top, and back: every site with its C and G. The seed is for sampled heads."""
@@ -183,7 +184,7 @@ def _loss_gradient(
     C: Matrix, own: Matrix, batch: Batch, vocab: int, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
     """E[E E^T] and E[(E o logits) 1]^2 with E = P - Y, over logits of covariance C per symbol."""
-    N, samples = len(C), max(1, 1_000_000 // (vocab * len(C)))
+    N, samples = len(C), max(1, 400_000 // (vocab * len(C)))
     counted, half = batch.target >= 0, root(C)
     total, along = np.zeros((N, N)), np.zeros(N)
     for _ in range(samples):

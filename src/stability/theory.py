@@ -31,7 +31,7 @@ from stability.kernels import Matrix
 from stability.recursion import Batch, Config, Net, Site, Tokens, groups
 from stability.schema import BATCH_FILE, CONFIG_FILE, FINISHED, RUN_FILE
 
-VERSION = 3
+VERSION = 4
 """Part of every cache key: raise it when the numbers change."""
 
 PLACE = ["layer", "sublayer"]
