@@ -1,9 +1,10 @@
 """``python -m stability.replay RUN``: the step at which a run diverged, run again under a lens.
 
 Loads the weights and the batch that the failing step started from, repeats the step with every
-operation watched, and says which one made the first non-finite value out of finite inputs. Fused
-attention is then opened (the math kernel), so that scores and softmax show. ``--dtype`` repeats the
-step in a second format beside the run's.
+operation watched, and says which one made the first non-finite value out of finite inputs. The step
+runs once as it ran, and once with fused attention opened (the math kernel): there scores and
+softmax show, and every operation of it goes to replay.parquet. ``--dtype`` repeats the step in a
+second format beside the run's.
 """
 
 import argparse
@@ -23,11 +24,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from stability import atomic, construct
 from stability.build import device_of, model_of, recorder_of
 from stability.config import DTYPES, ConfigError
-from stability.model import GPT, IGNORED, loss_sum
-from stability.precision import PRECISIONS
+from stability.model import GPT
 from stability.recorder import Rows
 from stability.schema import CONFIG_FILE, FAILURE_FILE
 from stability.trace import Operation, Seen, Trace
+from stability.train import forward_backward
 
 REPLAY_FILE = "replay.parquet"
 BEFORE = 6
@@ -63,23 +64,13 @@ def prepare(config: dict[str, Any], state: dict[str, Any], dtype: str) -> GPT:
     return model.to(device_of(config)).train()
 
 
-def repeat(
-    config: dict[str, Any], state: dict[str, Any], model: GPT, dtype: str, lens: Any
-) -> None:
-    """The forward and backward pass of the failing step, inside a context."""
+def repeat(config: dict[str, Any], state: dict[str, Any], model: GPT, dtype: str) -> None:
+    """The forward and backward pass of the failing step, in a dtype."""
     device = next(model.parameters()).device
-    x, y = state["x"].to(device), state["y"].to(device)
-    if config["model"]["dropout"] > 0:
-        torch.manual_seed(config["seed"] * 1_000_003 + state["step"])
-    model.zero_grad()
-    tokens = (y != IGNORED).sum()
-    parts = config["train"]["accumulate"]
+    x_BT, y_BT = state["x"].to(device), state["y"].to(device)
     scale = state["loss_scale"]["scale"].to(device)
-    with lens:
-        for xs, ys in zip(x.tensor_split(parts), y.tensor_split(parts), strict=True):
-            with PRECISIONS[dtype].context(device):
-                loss = loss_sum(model(xs), ys) / tokens
-            (loss * scale).backward()
+    model.zero_grad()
+    forward_backward({**config, "dtype": dtype}, model, x_BT, y_BT, state["step"], scale)
 
 
 def watch(config: dict[str, Any], state: dict[str, Any], dtype: str, open_attention: bool) -> Trace:
@@ -89,8 +80,8 @@ def watch(config: dict[str, Any], state: dict[str, Any], dtype: str, open_attent
         sdpa_kernel(SDPBackend.MATH) if open_attention else nullcontext()
     )
     trace = Trace(model.sites())
-    with kernel:
-        repeat(config, state, model, dtype, trace)
+    with kernel, trace:
+        repeat(config, state, model, dtype)
     return trace
 
 
@@ -99,7 +90,7 @@ def sites(config: dict[str, Any], state: dict[str, Any], dtype: str) -> Rows:
     model = prepare(config, state, dtype)
     recorder = recorder_of({**config, "compile": False}, model, all_kinds=True)
     recorder.start()
-    repeat(config, state, model, dtype, nullcontext())
+    repeat(config, state, model, dtype)
     recorder.gradients(float(state["loss_scale"]["scale"]))
     rows = recorder.take().rows(step=state["step"])
     recorder.detach()
@@ -170,9 +161,9 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
     console.print(f"{folder}: step {state['step']}, dtype {dtype}", soft_wrap=True)
     trace = watch(config, state, dtype, open_attention=False)
     culprit = trace.culprit()
+    opened = watch(config, state, dtype, open_attention=True)
     if culprit is not None and "attention" in culprit.name:
         console.print(f"{culprit.name} made it; the same step with attention opened:")
-        opened = watch(config, state, dtype, open_attention=True)
         trace, culprit = (opened, opened.culprit()) if opened.culprit() else (trace, culprit)
     if culprit is None:
         console.print("no operation made a non-finite value out of finite ones")
@@ -180,7 +171,7 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
         show_operations(trace, culprit, console)
     columns = {name: sites(config, state, name) for name in dict.fromkeys((dtype, beside)) if name}
     show_sites(columns, console)
-    save(trace, folder / REPLAY_FILE)
+    save(opened, folder / REPLAY_FILE)
     if culprit is not None:
         console.print(
             f"[bold]{culprit.name}[/] ({culprit.phase}, {culprit.place}) made the first non-finite "

@@ -56,8 +56,8 @@ def _see(tensors: Any) -> tuple[Seen, ...]:
     return tuple(seen)
 
 
-# Masks and buffers that are filled later hold what they hold on purpose.
-_SILENT = ("empty", "full", "scalar_tensor", "new_", "detach", "view", "alias", "masked_fill")
+# Memory that is filled later and masks, which hold what they hold on purpose.
+_SILENT = ("empty", "full", "scalar_tensor", "new_", "masked_fill")
 
 
 @dataclass
@@ -102,7 +102,8 @@ class Trace(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = str(func)
-        silent = any(name.removeprefix("aten.").startswith(s) for s in _SILENT)
+        filled = any(name.removeprefix("aten.").startswith(s) for s in _SILENT)
+        silent = filled or func.is_view
         inputs = () if silent else _see((args, kwargs))
         result = func(*args, **kwargs)
         if not silent:

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from stability import checkpoint
 from stability.build import Built, recorder_of
-from stability.model import IGNORED, loss_sum
+from stability.model import GPT, IGNORED, loss_sum
 from stability.optim import learning_rate, total_norm
+from stability.precision import PRECISIONS
 from stability.probes import Prober
 from stability.recorder import Recorder, Rows, Taken, first_bad
 from stability.schema import CHECKPOINT_FILE, FAILURE_FILE
@@ -65,6 +66,38 @@ class Step:
     taken: Taken | None
     val_loss: float | None
     began: float
+
+
+def forward_backward(
+    config: Mapping[str, Any],
+    model: GPT,
+    x_BT: Tensor,
+    y_BT: Tensor,
+    step: int,
+    scale: Tensor,
+    recorder: Recorder | None = None,
+) -> Tensor:
+    """Forward and backward over all parts of a step's batch; each part counts by its tokens.
+
+    The gradients carry the loss scale; the loss that is returned, in nats per token, does not. The
+    recorder is told after each part.
+    """
+    precision = PRECISIONS[config["dtype"]]
+    if config["model"]["dropout"] > 0:
+        # A seed for each step: a resumed or repeated step drops what it dropped the first time.
+        torch.manual_seed(config["seed"] * 1_000_003 + step)
+    tokens = (y_BT != IGNORED).sum()
+    parts = config["train"]["accumulate"]
+    dtype = torch.promote_types(precision.param, torch.float32)
+    total = torch.zeros((), device=x_BT.device, dtype=dtype)
+    for x, y in zip(x_BT.tensor_split(parts), y_BT.tensor_split(parts), strict=True):
+        with precision.context(x_BT.device):
+            loss = loss_sum(model(x), y) / tokens
+        (loss * scale).backward()
+        if recorder is not None:
+            recorder.pass_done()
+        total += loss.detach()
+    return total
 
 
 class Trainer:
@@ -127,23 +160,11 @@ class Trainer:
     # Passes ----------------------------------------------------------------------------------
 
     def _pass(self, x_BT: Tensor, y_BT: Tensor, step: int, recorder: Recorder) -> Tensor:
-        """Forward and backward over all parts of a batch; each part counts by its tokens."""
         built = self.built
-        if built.config["model"]["dropout"] > 0:
-            # A seed for each step: a resumed or repeated step drops what it dropped the first time.
-            torch.manual_seed(built.config["seed"] * 1_000_003 + step)
         built.optimizer.zero_grad()
-        tokens = (y_BT != IGNORED).sum()
-        parts = self.train["accumulate"]
-        dtype = torch.promote_types(built.precision.param, torch.float32)
-        total = torch.zeros((), device=built.device, dtype=dtype)
-        for x, y in zip(x_BT.tensor_split(parts), y_BT.tensor_split(parts), strict=True):
-            with built.precision.context(built.device):
-                loss = loss_sum(built.model(x), y) / tokens
-            (loss * built.loss_scale.scale).backward()
-            recorder.pass_done()
-            total += loss.detach()
-        return total
+        return forward_backward(
+            built.config, built.model, x_BT, y_BT, step, built.loss_scale.scale, recorder
+        )
 
     @torch.no_grad()
     def validate(self) -> float:
