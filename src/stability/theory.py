@@ -176,8 +176,12 @@ def _error(pairs: list[tuple[Matrix, Matrix, bool]]) -> dict[str, Any]:
     for k, (name, percent, aim) in enumerate(AIMS):
         size, se = percent * np.median(np.abs(error[:, k])), percent * np.median(spread[:, k])
         beyond = not size <= aim + 2 * se
-        row[name] = f"{size:.2g} +- {se:.2g}" + (" off" if beyond else "")
+        row[name] = f"{_short(size)} +- {_short(se)}" + (" off" if beyond else "")
     return row | {"saturated": "yes" if saturated.any() else ""}
+
+
+def _short(percent: float) -> str:
+    return f"{percent:.1f}" if percent < 1000 else f"{percent:.0e}"
 
 
 def _pair(folder: Path) -> tuple[Matrix, Matrix, bool]:
