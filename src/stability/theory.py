@@ -4,6 +4,12 @@
 columns of the ``layers`` table, so that a figure can draw them through the measured points;
 `overlay` does so for a run on disk. ``python -m stability.theory check PATH`` compares them with
 every run below PATH and prints the errors as they are.
+
+Measured at width 256 over 20 seeds (experiments/theory_check.md), depth 6 and 24: variances within
+1.5%, gradient norms within 2.5%, median tokens within 2.2%, half or more of it the seeds' own
+error. The median of expected squares lies 2% above that of realised ones at the head. Without norms
+and with a large init, softmax saturates after some blocks: variances to 9 +- 9%, and gradients that
+have come through there are not predicted (column ``saturated``).
 """
 
 import argparse
