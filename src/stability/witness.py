@@ -76,7 +76,8 @@ class Sweep:
             return None
         mine = runs[runs["seed"] == runs["seed"].min()]
         try:
-            frames = {"layers": self._predicted(mine), "runs": mine}
+            with np.errstate(over="ignore", invalid="ignore"):  # nets that overflow say so below
+                frames = {"layers": self._predicted(mine), "runs": mine}
             value = function(**{name: frames[name] for name in asked}, **given)
         except (measures.Unmeasured, NoTheory):
             return None
