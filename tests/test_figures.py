@@ -218,6 +218,16 @@ def test_a_ratio_over_a_last_block_that_is_not_finite_is_not_finite(tmp_path: Pa
     assert end["value"].isna().all() and (end["not_finite"] == 1).all()
 
 
+def test_the_cross_marks_the_block_that_was_first_not_finite_in_the_order_of_execution(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, {"depth": 6}, bad_step=20, bad_layer=2)
+    for module, first in ((variance, 3), (gradient, 6)):
+        panel = module.draw(numbers(tmp_path, module)).axes[-1]
+        (cross,) = [line for line in panel.lines if line.get_gid() == "x"]
+        assert cross.get_xdata() == [first]
+
+
 def test_the_stability_map_says_what_became_of_every_seed(sweep: Path) -> None:
     frame = numbers(sweep, stability_map).set_index(["norm", "depth"])
     assert frame.loc[("post", 4), ["runs", "completed", "diverged", "first_step"]].tolist() == [

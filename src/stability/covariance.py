@@ -128,7 +128,7 @@ def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
 def _first_order(kernel: kernels.RMSNorm | kernels.BatchNorm, out: Cov, share: Matrix) -> Matrix:
     """Factor on a norm's gradient: what it takes off along xhat, as far as that is known."""
     factor = np.ones_like(out.C)
-    if isinstance(kernel, kernels.BatchNorm):
+    if not isinstance(kernel, kernels.RMSNorm):  # its own adjoint says all that is known
         return factor
     if out.held:
         gain = np.sqrt(1 + (2 - share**2) / kernel.width)

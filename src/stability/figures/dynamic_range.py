@@ -87,8 +87,8 @@ def _distinct(rows: pd.DataFrame, name: str) -> list[tuple[str, float]]:
 
 QUANTITIES = {
     LARGEST: Quantity("|activation|", guides=_largest),
-    GRADIENT: Quantity(r"rms of $\delta_l$", guides=_smallest),
-    WEIGHT: Quantity(r"rms of $\partial\mathcal{L}/\partial W$", guides=_eps),
+    GRADIENT: Quantity(r"rms of $\delta_l$", guides=_smallest, backward=True),
+    WEIGHT: Quantity(r"rms of $\partial\mathcal{L}/\partial W$", guides=_eps, backward=True),
 }
 
 

@@ -18,9 +18,11 @@ STEPS = "ends"
 WHAT = "gradients recorded at resid_post"
 
 QUANTITIES = {
-    "all tokens": Quantity(r"$\|\delta_l\|$"),
-    "median token": Quantity(r"$\|\delta_{l,t}\|$"),
-    "share of token 0": Quantity(r"$\|\delta_{l,0}\|^2\,/\,\|\delta_l\|^2$", False, (-0.03, 1.03)),
+    "all tokens": Quantity(r"$\|\delta_l\|$", backward=True),
+    "median token": Quantity(r"$\|\delta_{l,t}\|$", backward=True),
+    "share of token 0": Quantity(
+        r"$\|\delta_{l,0}\|^2\,/\,\|\delta_l\|^2$", False, (-0.03, 1.03), backward=True
+    ),
 }
 
 

@@ -30,6 +30,8 @@ class Quantity:
     log: bool = True
     limits: tuple[float, float] | None = None
     guides: Guides = lambda rows: []
+    backward: bool = False
+    """Whether it is made from the last block to the first."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ class Lines:
             scales.whole_ticks(ax.xaxis)
         for i, (hue, dash, line) in enumerate(lines):
             self._line(ax, line, self.looks(hue, dash), i, len(lines))
+            bad = line.loc[(line["not_finite"] > 0) & ((line["x"] > 0) | (not self.layers)), "x"]
+            first = bad.tail(1) if quantity.backward else bad.head(1)
+            _edge(ax, first.to_numpy(float), 0.97, "x", self.looks(hue, dash)["color"])
         if self.theory is not None:
             for _, _, line in self.lines_of(part(self.theory, cell.facet | cell.where)):
                 ax.plot(line["x"], line["value"], color=style.INK, linewidth=0.8, linestyle="--")
@@ -203,7 +208,6 @@ class Lines:
             ax.fill_between(x, low, high, color=looks["color"], alpha=0.18, linewidth=0)
         if log:
             _edge(ax, x[y == 0], 0.03, "v", looks["color"])
-        _edge(ax, x[line["not_finite"].to_numpy() > 0][:1], 0.97, "x", looks["color"])
 
     def close(self, centre: str, *more: str) -> Figure:
         """Legends for what varies and for the marks in use, and the notes."""

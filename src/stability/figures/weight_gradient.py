@@ -26,6 +26,6 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """A panel per weight; at init above the end."""
-    what = {"size": Quantity(r"$\|\partial\mathcal{L}/\partial W\|$")}
+    what = {"size": Quantity(r"$\|\partial\mathcal{L}/\partial W\|$", backward=True)}
     lines = Lines(frame, what, BLOCKS, "weight", "when", width, layers=True)
     return lines.close("geometric mean")
