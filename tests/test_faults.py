@@ -193,7 +193,7 @@ def test_memory_and_hooks_are_flat_over_20_runs(tmp_path):
         job.execute(config, tmp_path / str(i))
         if i in (3, 19):
             counts.append(alive())
-    assert counts[0] == counts[1]
+    assert counts[1] <= counts[0]
 
 
 def test_an_unwritable_folder_is_a_failed_run_with_a_cause(tmp_path):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pandas as pd
 import pytest
@@ -115,9 +116,20 @@ def command(folder, *changes):
     return [sys.executable, "-m", "stability.run", *fixed, *steps, *rows, *where, *changes]
 
 
+def wait_for_the_run(process, sweep):
+    """Until this command has claimed the run, or has ended."""
+    began = time.time()
+    while process.poll() is None:
+        claims = [p.stat().st_mtime for p in sweep.glob("*/run.lock")]
+        if claims and max(claims) > began:
+            return
+        time.sleep(0.05)
+
+
 def kill_tree(process):
     """Kill -9 the sweep and its workers, which form a session of their own."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -131,7 +143,8 @@ def test_a_run_killed_at_random_moments_equals_an_undisturbed_one(tmp_path):
     landed = 0
     for _ in range(kills):
         process = subprocess.Popen(command(tmp_path / "broken"), start_new_session=True, **quiet)
-        time.sleep(rng.uniform(2.5, 9.0))
+        wait_for_the_run(process, tmp_path / "broken" / "killed")
+        time.sleep(rng.uniform(0.0, 2.5))
         landed += process.poll() is None
         kill_tree(process)
         for found in (tmp_path / "broken" / "killed").glob("*/"):

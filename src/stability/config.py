@@ -167,7 +167,7 @@ class Model:
 @dataclass
 class Train:
     steps: int = knob(
-        200, "updates; 0 = one recorded pass at init", at_least(0), "steps", identity=False
+        150, "updates; 0 = one recorded pass at init", at_least(0), "steps", identity=False
     )
     batch_size: int = knob(8, "sequences per step", at_least(1), "sequences")
     accumulate: int = knob(1, "parts a batch is split into", at_least(1))
