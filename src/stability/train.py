@@ -395,6 +395,7 @@ class Trainer:
         self.built.loss_scale.scale.copy_(step.scale)
         found = self._name_first_bad(step)
         self.outcome.status, self.outcome.first_bad = "diverged", found
+        self.outcome.steps_done = step.number  # its own update was left out
         where = "{kind} at layer {layer}, {sublayer}, {site}".format(**found)
         self.outcome.text = f"diverged at step {step.number}: first non-finite {where}"
         x_BT, y_BT = self._batch(step.number)
