@@ -139,6 +139,19 @@ def test_the_first_bad_site_of_a_foreign_model_is_named(tmp_path):
     assert state["first_bad"]["kind"] == "act"
 
 
+def test_a_ring_keeps_the_steps_before_the_first_bad_one(tmp_path):
+    model = encoder()
+    sites, folder = {"sites": LAYERS, "every": 100}, tmp_path / "run"
+    with stability.record(model, folder, **sites, ring=2) as recording:
+        train(model, 6, recording)
+        with torch.no_grad():
+            model[0].layers[1].linear1.weight[0, 0] = float("inf")
+        train(model, 3, recording)
+    layers = pd.read_parquet(folder / "layers.parquet")
+    assert sorted(layers.step.unique()) == [0, 4, 5, 6]
+    assert json.loads((folder / "run.json").read_text())["first_bad"]["step"] == 6
+
+
 def test_an_exception_in_the_loop_is_kept_and_the_hooks_go(tmp_path):
     model = encoder()
     with pytest.raises(ZeroDivisionError), stability.record(model, tmp_path / "r", sites=LAYERS):

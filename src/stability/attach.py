@@ -17,9 +17,9 @@ import hashlib
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from torch.optim.optimizer import (
 from stability import schema
 from stability.atomic import write_json, write_text
 from stability.provenance import now, provenance
-from stability.recorder import Recorder, first_bad
+from stability.recorder import Recorder, Taken, first_bad
 from stability.schema import EMBED_LAYER, KINDS, Key
 from stability.table import Writer
 
@@ -81,8 +81,11 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
 class Recording:
     """What `record` hands out: counts steps, and takes numbers only the loop knows."""
 
-    def __init__(self, recorder: Recorder, folder: Path, run: str, config: Any, every: int) -> None:
+    def __init__(
+        self, recorder: Recorder, folder: Path, run: str, config: Any, every: int, ring: int
+    ) -> None:
         self.recorder, self.run, self.every = recorder, run, every
+        self.ring: deque[tuple[int, Taken]] = deque(maxlen=ring)
         self.step = 0
         self.first_bad: dict[str, Any] | None = None
         self.loss_scale: Callable[[], float] = lambda: 1.0
@@ -119,18 +122,33 @@ class Recording:
         """The update is made: measure it, and begin the next step."""
         self._finish_row()
         record_s = 0.0
-        if self.step % self.every == 0:
+        if self._watched():
             self.recorder.updates(self._before, None)
-            rows = self.recorder.take().rows(run=self.run, step=self.step)
-            self.first_bad = self.first_bad or first_bad(rows)
-            self.layers.append(rows)
+            self._keep(self.recorder.take())
             record_s = self.recorder.seconds
         now = time.perf_counter()
         self._row = {"run": self.run, "step": self.step, "record_s": record_s}
         self._row["step_s"], self._began = now - self._began, now
         self.step += 1
-        if self.step % self.every == 0:
+        if self._watched():
             self.recorder.start()
+
+    def _watched(self) -> bool:
+        return self.step % self.every == 0 or bool(self.ring.maxlen)
+
+    def _keep(self, taken: Taken) -> None:
+        """Write the step's rows if it is its turn or if it broke; else they wait in the ring."""
+        broke = self.first_bad is None and taken.is_bad()
+        if self.step % self.every and not broke:
+            self.ring.append((self.step, taken))
+            return
+        rows = taken.rows(run=self.run, step=self.step)
+        self.layers.append(rows)
+        if broke:
+            self.first_bad = first_bad(rows)
+            for step, earlier in self.ring:
+                self.layers.append(earlier.rows(run=self.run, step=step))
+            self.ring.clear()
 
     def _finish_row(self) -> None:
         if self._row:
@@ -151,6 +169,7 @@ def record(
     out: str | Path,
     sites: str,
     every: int = 1,
+    ring: int = 0,
     kinds: Sequence[str] = tuple(KINDS),
     token_dim: int = 1,
     loss_scale: Callable[[], float] | None = None,
@@ -158,15 +177,17 @@ def record(
     """Record a model while somebody else trains it.
 
     A step ends when an optimizer that holds a parameter of the model makes its step; of several
-    such optimizers it is the one that steps first. Parameter gradients are measured as that
-    optimizer gets them (after unscaling and clipping, if the loop does them), activations'
-    gradients as the backward pass makes them.
+    such optimizers it is the one that steps first after a forward pass. Parameter gradients are
+    measured as that optimizer gets them (after unscaling and clipping, if the loop does them),
+    activations' gradients as the backward pass makes them.
 
     Args:
         model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
         out: the run's folder; must not hold a run already.
         sites: pattern of module names, see `keys_of`.
         every: steps between recordings.
+        ring: steps before the first non-finite one that are written as well, whatever ``every``
+            says; costs a recording at every step.
         kinds: what to record, see `stability.schema.KINDS`.
         token_dim: axis of an output that counts tokens: 1 for (batch, token, width), 0 for
             (token, batch, width).
@@ -180,8 +201,8 @@ def record(
     """
     if not kinds or set(kinds) - set(KINDS):
         raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
-    if every < 1:
-        raise ValueError(f"every={every}: must be >= 1")
+    if every < 1 or ring < 0:
+        raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
     found, weights = keys_of(model, sites)
     folder = Path(out)
     if (folder / schema.RUN_FILE).exists():
@@ -195,9 +216,10 @@ def record(
     write_text(folder / schema.CONFIG_FILE, yaml.safe_dump(config, sort_keys=False))
     write_json(folder / schema.RUN_FILE, state)
     recorder = Recorder(found, weights, kinds, names=("resid_post",), token_dim=token_dim)
-    recording = Recording(recorder, folder, run, config, every)
+    recording = Recording(recorder, folder, run, config, every, ring)
     recording.loss_scale = loss_scale or recording.loss_scale
-    hooks = _step_hooks(recording, {id(p) for p in model.parameters()})
+    owned = {id(p) for p in model.parameters()}
+    hooks = _step_hooks(recording, owned, next(iter(found.values())))
     try:
         yield recording
     except BaseException as error:
@@ -214,20 +236,33 @@ def record(
         write_json(folder / schema.RUN_FILE, state)
 
 
-def _step_hooks(recording: Recording, owned: set[int]) -> list[Any]:
-    """Hooks on every optimizer's step; they act for those that hold the model's parameters."""
-    first: list[torch.optim.Optimizer] = []
+def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[Any]:
+    """Hooks on every optimizer's step.
 
-    def ours(act: Callable[[], None], optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    Of the steps that optimizers of the model's parameters make, the first after a forward pass ends
+    a step of the recording; further optimizers of the same pass do not.
+    """
+    state = {"passed": False, "stepping": False}
+
+    def passed(*_: Any) -> None:
+        state["passed"] = True
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         held = any(id(p) in owned for group in optimizer.param_groups for p in group["params"])
-        if held and not first:
-            first.append(optimizer)
-        if held and optimizer is first[0]:
-            act()
+        state["stepping"] = held and state["passed"]
+        if state["stepping"]:
+            state["passed"] = False
+            recording.before_update()
+
+    def after(*_: Any) -> None:
+        if state["stepping"]:
+            state["stepping"] = False
+            recording.after_update()
 
     return [
-        register_optimizer_step_pre_hook(partial(ours, recording.before_update)),
-        register_optimizer_step_post_hook(partial(ours, recording.after_update)),
+        site.register_forward_hook(passed),
+        register_optimizer_step_pre_hook(before),
+        register_optimizer_step_post_hook(after),
     ]
 
 

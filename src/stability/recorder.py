@@ -290,6 +290,10 @@ class Taken:
     scales: Mapping[str, float]
     seconds: float
 
+    def is_bad(self) -> bool:
+        """Whether a tensor held a non-finite entry. Waits for the device."""
+        return bool((self.numbers[:, stats.NONFINITE] > 0).any())
+
     def rows(self, **constant: Any) -> Rows:
         """Columns of the layers table. Waits for the device, once.
 
