@@ -163,8 +163,9 @@ COMPILED_VARIANTS = 256
 def compile_blocks(model: GPT) -> None:
     """Compile each block in one graph: blocks of one placement share it, whatever the depth.
 
-    There are three forms: recorded, not recorded, and without gradients (validation). A placement
-    whose constants depend on the depth gets three more when a second depth comes.
+    There are two forms, recorded and not; validation runs eagerly, as a pass without gradients
+    would be a third. A placement whose constants depend on the depth gets two more, for all
+    further depths.
     """
     torch._dynamo.config.recompile_limit = COMPILED_VARIANTS
     torch._dynamo.config.accumulated_recompile_limit = 4 * COMPILED_VARIANTS

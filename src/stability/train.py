@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -170,6 +171,8 @@ class Trainer:
     def validate(self) -> float:
         """Mean loss in nats per token over ``train.eval_batches`` fixed batches."""
         built, config = self.built, self.built.config
+        # A compiled block would need a third form without gradients: these few passes run eagerly.
+        eager = torch.compiler.set_stance("force_eager") if config["compile"] else nullcontext()
         built.model.eval()
         total, count = 0.0, 0
         for index in range(self.train["eval_batches"]):
@@ -179,7 +182,7 @@ class Trainer:
                 config["model"]["context"],
                 config["data"]["pad_share"],
             )
-            with built.precision.context(built.device):
+            with eager, built.precision.context(built.device):
                 loss = loss_sum(built.model(self._to_device(x)), targets := self._to_device(y))
             total += float(loss)
             count += int((targets != IGNORED).sum())
