@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stability.fits import aic, exponent, line, student, t_interval
+from stability.fits import aic, better_law, exponent, line, student, t_interval
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 19, 40])
@@ -41,6 +41,22 @@ def test_aic_tells_laws_apart():
     x = np.arange(1.0, 25)
     assert aic("exponential", x, 2 * 1.3**x) < aic("power", x, 2 * 1.3**x)
     assert aic("power", x, 2 * x**1.3) < aic("exponential", x, 2 * x**1.3)
+
+
+@pytest.mark.parametrize("noise", [0, 1e-3])
+@pytest.mark.parametrize("law", [lambda x: 3 * x**0.4, lambda x: 3 * x**-2.0, np.ones_like])
+def test_what_follows_a_power_law_is_not_called_exponential(law, noise):
+    x = np.array([6.0, 24, 96])
+    name, fit = better_law(x, law(x) * np.exp(noise * np.array([1, -1, 1])))
+    assert name == "power"
+    assert fit.slope == pytest.approx(exponent(x, law(x)), abs=2 * noise + 1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.05, -0.3])
+def test_exponential_growth_is_no_power_law(rate):
+    name, fit = better_law([6, 24, 96], 1e-4 * np.exp(rate * np.array([6, 24, 96])))
+    assert name == "exponential"
+    assert (fit.slope, fit.intercept) == pytest.approx((rate, np.log(1e-4)))
 
 
 @pytest.mark.parametrize(("x", "y"), [([1], [2]), ([1, 1], [2, 3]), ([1, 2], [1, np.inf])])

@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike
 LAWS = ("exponential", "power")
 """Laws of growth with two parameters: ln y = a + b x, and ln y = a + b ln x."""
 
+CLOSE = 0.01
+"""Root mean square of ln y against a law, below which the law fits."""
+
 
 class Line(NamedTuple):
     """y = intercept + slope x by least squares, and the sum of squares it leaves."""
@@ -52,6 +55,18 @@ def aic(law: str, x: ArrayLike, y: ArrayLike) -> float:
     """AIC of a law of growth fitted to ln y: the laws compete on the same numbers."""
     log_x, log_y = _logs(x, y)
     return line({"exponential": np.asarray(x, float), "power": log_x}[law], log_y).aic
+
+
+def better_law(x: ArrayLike, y: ArrayLike) -> tuple[str, Line]:
+    """The law of growth that suits better, and its line through ln y.
+
+    Exponential where its AIC is lower by 2 or more, as is usual; else the power law. What a law
+    leaves below `CLOSE` is not counted, so that rounding does not choose between two that fit.
+    """
+    log_x, log_y = _logs(x, y)
+    power, exponential = line(log_x, log_y), line(np.asarray(x, float), log_y)
+    a, b = (f._replace(rss=max(f.rss, f.n * CLOSE**2)).aic for f in (power, exponential))
+    return ("exponential", exponential) if a - b >= 2 else ("power", power)
 
 
 def _logs(x: ArrayLike, y: ArrayLike) -> tuple[Any, Any]:

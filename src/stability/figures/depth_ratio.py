@@ -1,4 +1,6 @@
-"""Ratios of last to first block against depth, with fitted exponents."""
+"""Ratios of last to first block against depth, and the law that they follow."""
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ from stability.figures.roles import MAX_LINES
 from stability.figures.scales import whole_x
 from stability.figures.select import COMMON, CannotFill, ends, over_seeds, require
 from stability.figures.style import axes_of, drawn
+from stability.fits import better_law
 from stability.index import block_outputs, l2
 
 TABLE = "layers"
@@ -27,11 +30,20 @@ QUANTITIES = {
 }
 
 
+LEAST_DEPTHS = 3
+"""Depths that a fit needs: any two lie on either law."""
+
+Label = tuple[float, str, str]
+"""Height on the vertical axis, text, colour."""
+
+
 def data(frame: pd.DataFrame) -> pd.DataFrame:
     """Var(x_L)/Var(x_1), |delta_1|/|delta_L| for all tokens and for the median token, by depth L.
 
-    ``exponent`` is the slope of the least-squares line through (ln L, ln value) of the geometric
-    means, ``factor`` its value at L = 1; depth 1, where each ratio is 1 by definition, is left out.
+    ``law`` is the law of growth, if any, that the geometric means follow (`fits.better_law`): c L^a
+    with a = ``exponent``, or c e^(b L) with b = ``rate``; ``log_factor`` is ln c. ``fitted`` says
+    which depths it is fitted to: those where every seed is finite; not depth 1, where each ratio is
+    1 by definition. Fewer than three have no law.
     """
     if frame["depth"].nunique() < 2:
         raise CannotFill("depth does not vary")
@@ -44,7 +56,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     ]
     found = pd.concat([p for p in parts if len(p)], ignore_index=True)
     found.attrs = frame.attrs
-    return _with_fits(found)
+    return _with_laws(found)
 
 
 def _ratio(
@@ -60,50 +72,68 @@ def _ratio(
     first = outer[column]
     with np.errstate(divide="ignore", invalid="ignore"):
         outer["ratio"] = last / first if last_first else first / last
+    outer["nonfinite"] = by["nonfinite"].transform("max").loc[outer.index]
     outer.attrs = rows.attrs
     return over_seeds(outer, ["when", "x"], "ratio").assign(quantity=quantity)
 
 
-def _with_fits(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns ``exponent`` and ``factor`` of the law factor * L^exponent, one per line."""
+def _with_laws(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns ``law``, ``exponent``, ``rate``, ``log_factor`` and ``fitted``; see `data`."""
     by = [a for a in axes_of(frame) if a != "depth"] + ["when", "quantity"]
-    fits = []
+    laws = []
     for _, line in frame.groupby(by, observed=True, dropna=False):
-        good = line[np.isfinite(line["value"]) & (line["value"] > 0) & (line["x"] > 1)]
-        slope, base = np.nan, np.nan
-        if good["x"].nunique() > 1:
-            slope, base = np.polyfit(np.log(good["x"].astype(float)), np.log(good["value"]), 1)
-        fits.append(pd.DataFrame({"exponent": slope, "factor": np.exp(base)}, index=line.index))
-    result = frame.join(pd.concat(fits))
+        good = np.isfinite(line["value"]) & (line["value"] > 0) & (line["x"] > 1)
+        good &= (line["not_finite"] == 0) & (line["seeds"] == line["runs"])
+        found: dict[str, Any] = {"law": "", "exponent": np.nan, "rate": np.nan}
+        found |= {"log_factor": np.nan, "fitted": False}
+        if line.loc[good, "x"].nunique() >= LEAST_DEPTHS:
+            law, fit = better_law(line.loc[good, "x"], line.loc[good, "value"])
+            slope = "exponent" if law == "power" else "rate"
+            found |= {"law": law, slope: fit.slope, "log_factor": fit.intercept, "fitted": good}
+        laws.append(pd.DataFrame(found, index=line.index))
+    result = frame.join(pd.concat(laws))
     result.attrs = frame.attrs
     return result
 
 
 @drawn
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
-    """Log-log; at init above the end; thin lines and numbers at the right are the fits."""
+    """Log-log; at init above the end; thin lines are the laws, named beside their ends."""
     lines = Lines(frame, QUANTITIES, "depth $L$", "quantity", "when", width, without=["depth"])
     depths = sorted(int(d) for d in frame["x"].unique())
     for cell in lines.cells:
         whole_x(cell.ax, depths)
-        room = min(0.45, 0.36 / (width / lines.columns - 0.5))  # for the exponents
+        room = min(0.45, 0.36 / (width / lines.columns - 0.5))  # for the laws
         cell.ax.set_xlim(right=depths[-1] * (depths[-1] / depths[0]) ** (room / (1 - room)))
-        drawn_lines = lines.lines_of(cell.rows)
-        labels = []
-        for hue, dash, line in drawn_lines:
-            slope, factor = line["exponent"].iloc[0], line["factor"].iloc[0]
-            if np.isfinite(slope):
-                colour = lines.looks(hue, dash)["color"]
-                x = np.array([depths[0], depths[-1]], float)
-                cell.ax.plot(x, factor * x**slope, color=colour, linewidth=0.6, alpha=0.7)
-                labels.append((float(factor * x[-1] ** slope), f"{slope:.2f}", colour))
+        labels = [
+            _law(cell.ax, line, lines.looks(hue, dash)["color"])
+            for hue, dash, line in lines.lines_of(cell.rows)
+            if line["fitted"].any()
+        ]
         if len(labels) <= MAX_LINES:
             _label(cell.ax, depths[-1], labels)
-    return lines.close("geometric mean", "Thin lines: fits $c\\,L^a$; numbers: the exponents $a$.")
+    note = "Thin lines: fits of $c\\,L^a$, or of $c\\,e^{bL}$ where that suits better."
+    return lines.close("geometric mean", *([note] if frame["fitted"].any() else []))
 
 
-def _label(ax: Axes, depth: int, labels: list[tuple[float, str, str]]) -> None:
-    """Exponents beside the ends of their lines, moved apart where they would overlap."""
+def _law(ax: Axes, line: pd.DataFrame, colour: str) -> Label:
+    """Draw a line's law over the depths it is fitted to; return its last value and its name."""
+    at = line.loc[line["fitted"], "x"].to_numpy(float)
+    x, first = np.geomspace(at.min(), at.max(), 50), line.iloc[0]
+    if first["law"] == "power":
+        log_y, name = first["exponent"] * np.log(x), f"$L^{{{first['exponent']:.2f}}}$"
+    else:
+        log_y, name = first["rate"] * x, f"$e^{{{first['rate']:.2g}L}}$"
+    log_y += first["log_factor"]
+    low, high = np.log(ax.get_ylim())
+    y = np.exp(np.clip(log_y, low, high))
+    inside = (log_y >= low) & (log_y <= high)
+    ax.plot(x, np.where(inside, y, np.nan), color=colour, linewidth=0.6, alpha=0.7, gid="law")
+    return float(y[-1]), name, colour
+
+
+def _label(ax: Axes, depth: int, labels: list[Label]) -> None:
+    """Laws beside the ends of their lines, moved apart where they would overlap."""
     low, high = np.log10(ax.get_ylim())
     places = [float(np.clip((np.log10(y) - low) / (high - low), 0.03, 0.97)) for y, _, _ in labels]
     gap = min(0.09, 0.94 / max(len(labels) - 1, 1))
