@@ -1,16 +1,18 @@
 """The plot command draws what it can, says what it cannot and why, and signs every figure."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
 import stability
-from stability import figures
+from stability import figures, overlay
 from stability.figures import variance
 from stability.plot import main
 from synthetic import write_run, write_sweep
@@ -41,7 +43,60 @@ def test_each_figure_comes_as_pdf_png_numbers_and_origin(
     rows = stability.load(sweep, "layers", variance.COLUMNS, variance.WHERE)
     wanted = variance.data(rows)
     pd.testing.assert_series_equal(numbers["value"], wanted["value"])
-    assert list(numbers) == list(wanted)
+    assert list(numbers) == [*wanted, "source"] and set(numbers["source"]) == {"measured"}
+
+
+@pytest.fixture
+def predictable(sweep: Path) -> Path:
+    """A sweep whose runs kept their first batch, so that theory can follow its tokens."""
+    for run in sweep.iterdir():
+        x_BT = np.random.default_rng(0).integers(0, 97, (2, 8))
+        np.savez(run / "batch0.npz", x=x_BT, y=x_BT)
+    return sweep
+
+
+def test_theory_at_init_is_drawn_and_written_beside_what_was_measured(predictable: Path) -> None:
+    assert main([str(predictable), "--figures", "variance,gradient"]) == 0
+    numbers = pd.read_csv(predictable / "figures" / "variance.csv").set_index("source")
+    theory = numbers.loc["theory"]
+    assert set(theory["when"]) == {"at init"} and set(theory["norm"]) == {"pre", "post"}
+    run = stability.load(predictable, "runs").query("norm == 'post' and seed == 0")["folder"]
+    predicted = overlay.overlay(predictable / run.item()).query("kind == 'act' and layer >= 0")
+    wanted = predicted.query("site == 'resid_post' and sublayer == 'mlp'")["var"]
+    drawn = theory.query("norm == 'post' and x > 0").sort_values("x")["value"]
+    np.testing.assert_allclose(drawn, wanted, rtol=1e-9)
+    assert len(list((predictable / "figures" / "theory").iterdir())) == 2  # seeds share a batch
+
+
+def test_theory_can_be_left_out_and_belongs_to_step_0_alone(predictable: Path) -> None:
+    for option in (["--no-theory"], ["--at", "5"]):
+        assert main([str(predictable), "--figures", "variance", *option]) == 0
+        assert "source" not in pd.read_csv(predictable / "figures" / "variance.csv")
+        assert not (predictable / "figures" / "theory").exists()
+
+
+def test_a_class_from_elsewhere_has_no_theory_unless_it_is_allowed(
+    predictable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere.py").write_text("from stability.placements import Post as Mine\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for file in predictable.glob("norm-post*/config.yaml"):
+        text = file.read_text()
+        assert "stability.placements.Post" in text
+        file.write_text(text.replace("stability.placements.Post", "elsewhere.Mine"))
+    seen = {}
+    for allowed in ([], ["--allow", "elsewhere"]):
+        # A process of its own, as what is allowed stays so.
+        command = [sys.executable, "-m", "stability.plot", str(predictable)]
+        done = subprocess.run(
+            [*command, "--figures", "variance", *allowed],
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        numbers = pd.read_csv(predictable / "figures" / "variance.csv")
+        norms = set(numbers.loc[numbers["source"] == "theory", "norm"])
+        seen[bool(allowed)] = norms, "no theory for 2 of 4 runs" in done.stdout
+    assert seen == {False: ({"pre"}, True), True: ({"pre", "post"}, False)}
 
 
 def test_a_figure_names_its_command_runs_revision_seeds_and_data(sweep: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 import yaml
 
 import tiny
-from stability import build, theory
+from stability import build, overlay, prediction, theory
 from stability.covariance import NoTheory
 from stability.data import source
 from stability.model import loss_sum
@@ -47,7 +47,7 @@ def ratios(config, seeds, sequences=4):
     for seed in range(seeds):
         data = source(config)
         x_BT, y_BT = data.batch(0, sequences, config["model"]["context"], seed)
-        frame = theory.predict(config, x_BT, y_BT, 256)
+        frame = prediction.predict(config, x_BT, y_BT, 256)
         found = measured({**config, "seed": seed}, x_BT, y_BT)
         frame.index = frame[["layer", "sublayer", "site", "kind"]].itertuples(
             index=False, name=None
@@ -102,13 +102,13 @@ def test_every_shape_of_the_model_is_predicted(changes):
 def test_a_gradient_through_saturated_attention_is_marked():
     config = config_of({"depth": 12}, norm="none", init="kaiming")
     x_BT, y_BT = source(config).batch(0, 1, 16, 0)
-    frame = theory.predict(config, x_BT, y_BT, 256)
+    frame = prediction.predict(config, x_BT, y_BT, 256)
     marked = frame[frame["saturated"]]
     assert set(marked["kind"]) == {"grad"}
     last = marked["layer"].max()
     assert 0 < last < 12
     assert (frame[frame["kind"] == "grad"]["layer"] < last).sum() < len(marked)
-    assert not theory.predict(config_of(), x_BT, y_BT, 256)["saturated"].any()
+    assert not prediction.predict(config_of(), x_BT, y_BT, 256)["saturated"].any()
 
 
 def test_padding_does_not_count():
@@ -116,7 +116,7 @@ def test_padding_does_not_count():
     data = source(config)
     x_BT, y_BT = data.batch(0, 4, 16, 0, pad_share=0.5)
     assert (y_BT < 0).any()
-    frame = theory.predict(config, x_BT, y_BT, 256)
+    frame = prediction.predict(config, x_BT, y_BT, 256)
     logits = frame[(frame["site"] == "branch_out") & (frame["sublayer"] == "head")]
     counted = (y_BT >= 0).sum()
     grad = logits[logits["kind"] == "grad"]["var"].item() * y_BT.size * 256
@@ -126,11 +126,11 @@ def test_padding_does_not_count():
 def test_what_the_recursion_does_not_cover_is_said():
     x_BT = np.zeros((1, 4), dtype=np.int64)
     with pytest.raises(NoTheory, match="dropout"):
-        theory.predict(config_of({"model.dropout": 0.1}), x_BT, x_BT, 256)
+        prediction.predict(config_of({"model.dropout": 0.1}), x_BT, x_BT, 256)
     config = config_of()
     config["norm_type"]["build"]["_target_"] = "mine.Norm"
     with pytest.raises(NoTheory, match=r"mine\.Norm"):
-        theory.predict(config, x_BT, x_BT, 256)
+        prediction.predict(config, x_BT, x_BT, 256)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def sweep(tmp_path_factory):
 
 def test_a_run_on_disk_gets_rows_for_every_site_that_it_recorded(sweep):
     run = sweep / "run-0"
-    frame = theory.overlay(run)
+    frame = overlay.overlay(run)
     recorded = pd.read_parquet(run / "layers.parquet")
     recorded = recorded[recorded["kind"].isin(["act", "grad"])].astype(dict.fromkeys(KEY, str))
     recorded = recorded[~recorded["site"].isin(["scores", "attn_rows"])]
@@ -154,24 +154,24 @@ def test_a_run_on_disk_gets_rows_for_every_site_that_it_recorded(sweep):
 
 
 def test_a_result_is_kept_beside_the_figures_and_used_again(sweep, tmp_path, monkeypatch):
-    first = theory.overlay(sweep / "run-0", tmp_path / "theory")
+    first = overlay.overlay(sweep / "run-0", tmp_path / "theory")
     assert len(list((tmp_path / "theory").iterdir())) == 1
-    monkeypatch.setattr(theory, "predict", None)
-    pd.testing.assert_frame_equal(theory.overlay(sweep / "run-0", tmp_path / "theory"), first)
+    monkeypatch.setattr(overlay, "predict", None)
+    pd.testing.assert_frame_equal(overlay.overlay(sweep / "run-0", tmp_path / "theory"), first)
 
 
 def test_a_run_without_its_batch_or_with_a_foreign_class_has_no_theory(sweep, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     with pytest.raises(NoTheory, match=r"config\.yaml"):
-        theory.overlay(run)
+        overlay.overlay(run)
     config = yaml.safe_load((sweep / "run-0" / "config.yaml").read_text())
     config["norm"]["build"]["_target_"] = "os.system"
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     for name in ("run.json", "batch0.npz"):
         (run / name).write_bytes((sweep / "run-0" / name).read_bytes())
     with pytest.raises(NoTheory, match=r"os\.system"):
-        theory.overlay(run)
+        overlay.overlay(run)
 
 
 def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):

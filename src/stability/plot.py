@@ -5,10 +5,11 @@ second: needs neither torch nor hydra.
 """
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,11 +19,13 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
 
-from stability import __version__, atomic, figures
+from stability import figures
+from stability.figures.files import about, save
 from stability.figures.select import CannotFill
-from stability.figures.style import WIDTHS, axes_of, styled
+from stability.figures.style import WIDTHS, axes_of
 from stability.frames import load
 from stability.index import Unreadable, sweeps
+from stability.overlay import Overlay, of_sweep
 
 FORMATS = ("pdf", "png")
 
@@ -37,11 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = _wanted(args.figures)
         found = sweeps(args.path)
         drawn = 0
-        for sweep in found:
+        for sweep, folders in found.items():
             folder = sweep / "figures"
             if args.out:
                 folder = args.out / sweep.name if len(found) > 1 else args.out
-            drawn += _sweep(sweep, folder, wanted, args, command, console)
+            try:
+                what = Sweep(sweep, folders, args, folder, console)
+            except Unreadable as error:
+                print(f"stability.plot: {error}", file=sys.stderr)
+                continue
+            drawn += what.draw(wanted, command)
     except Unreadable as error:
         print(f"stability.plot: {error}", file=sys.stderr)
         return 2
@@ -53,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m stability.plot", description="Draw the figures of every sweep found below PATH."
+        "python -m stability.plot",
+        allow_abbrev=False,
+        description="Draw the figures of every sweep found below PATH.",
     )
     parser.add_argument(
         "path", type=Path, metavar="PATH", help="a run, a sweep, or a folder of them"
@@ -66,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--at", type=int, metavar="STEP", help="draw this recorded step instead of first and last"
     )
+    parser.add_argument(
+        "--no-theory", action="store_true", help="leave out the dashed lines of theory at init"
+    )
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="MODULE",
+        help="let theory build placements, norms and inits of this module too (may be repeated)",
+    )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write (default: SWEEP/figures)"
     )
@@ -92,43 +109,98 @@ def _wanted(names: str | None) -> dict[str, ModuleType]:
     return {name: known[name] for name in names.split(",")}
 
 
-def _sweep(
-    sweep: Path,
-    folder: Path,
-    wanted: dict[str, ModuleType],
-    args: argparse.Namespace,
-    command: str,
-    console: Console,
-) -> int:
-    """Draw one sweep's figures, list them with what was skipped and why; how many were drawn."""
-    try:
-        runs = load(sweep, "runs")
-    except Unreadable as error:
-        print(f"stability.plot: {error}", file=sys.stderr)
-        return 0
-    if args.at is not None:
-        runs.attrs["remarks"] = [*runs.attrs["remarks"], *_lacking(sweep, args.at, len(runs))]
-    what = ", ".join(axes_of(runs)) or "nothing"
-    console.print(f"[bold]{sweep}[/]: {len(runs)} runs, what varies: {what}", markup=True)
-    for remark in runs.attrs["remarks"]:
-        console.print(f"  warning: {remark}", style="yellow")
-    for name, why in runs.attrs["damaged"].items():
-        console.print(f"  warning: left out {name}: {why}", style="yellow", markup=False)
-    drawn = 0
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for name, module in progress.track(wanted.items(), description="drawing"):
-            try:
-                rows = load(sweep, module.TABLE, module.COLUMNS, _where(module, runs, args.at))
-                rows.attrs["remarks"] = runs.attrs["remarks"]
-                numbers = module.data(rows)
-                figure = module.draw(numbers, width=args.width)
-            except CannotFill as reason:
-                console.print(f"  {name:16} skipped: {reason}", markup=False)
-                continue
-            save(folder / name, figure, numbers, about(command, module, runs), args.format)
-            drawn += 1
-            console.print(f"  {name:16} {folder / name}.{args.format[-1]}", markup=False)
-    return drawn
+class Sweep:
+    """One sweep's figures: what can be drawn of it, and where it goes."""
+
+    def __init__(
+        self, path: Path, folders: list[Path], args: argparse.Namespace, out: Path, console: Console
+    ) -> None:
+        self.path, self.folders, self.args, self.out = path, folders, args, out
+        self.console = console
+        self._made: Overlay | None = None
+        self.runs = load(path, "runs")
+
+    def draw(self, wanted: dict[str, ModuleType], command: str) -> int:
+        """Draw, list what was drawn and what was skipped and why; how many were drawn."""
+        if self.args.at is not None:
+            self.runs.attrs["remarks"] += _lacking(self.path, self.args.at, len(self.runs))
+        self._introduce()
+        drawn = 0
+        console = self.console
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            for name, module in progress.track(wanted.items(), description="drawing"):
+                try:
+                    numbers, figure = self._figure(module, progress)
+                except CannotFill as reason:
+                    console.print(f"  {name:16} skipped: {reason}", markup=False)
+                    continue
+                facts = about(command, module, self.runs)
+                save(self.out / name, figure, numbers, facts, self.args.format)
+                drawn += 1
+                console.print(f"  {name:16} {self.out / name}.{self.args.format[-1]}", markup=False)
+        return drawn
+
+    def _introduce(self) -> None:
+        what = ", ".join(axes_of(self.runs)) or "nothing"
+        self.console.print(f"[bold]{self.path}[/]: {len(self.runs)} runs, what varies: {what}")
+        for remark in self.runs.attrs["remarks"]:
+            self._warn(remark)
+        for name, why in self.runs.attrs["damaged"].items():
+            self._warn(f"left out {name}: {why}")
+
+    def _warn(self, text: str) -> None:
+        self.console.print(f"  warning: {text}", style="yellow", markup=False)
+
+    def _figure(self, module: ModuleType, progress: Progress) -> tuple[pd.DataFrame, Figure]:
+        rows = load(self.path, module.TABLE, module.COLUMNS, self._where(module))
+        rows.attrs["remarks"] = list(self.runs.attrs["remarks"])
+        numbers = module.data(rows)
+        if not self._has_theory(module):
+            return numbers, module.draw(numbers, width=self.args.width)
+        theory = self._theory(progress)
+        predicted, remarks = _predicted(module, theory.rows)
+        numbers.attrs["remarks"] += theory.remarks + remarks
+        figure = module.draw(numbers, width=self.args.width, theory=predicted)
+        sources = {"measured": numbers, "theory": predicted}
+        parts = [part.assign(source=name) for name, part in sources.items() if part is not None]
+        return pd.concat(parts, ignore_index=True), figure
+
+    def _has_theory(self, module: ModuleType) -> bool:
+        at_init = self.args.at in (None, 0)
+        takes = "theory" in signature(module.draw).parameters
+        return takes and at_init and not self.args.no_theory
+
+    def _where(self, module: ModuleType) -> dict[str, Any]:
+        """What to read: the figure's own rows, and of those the steps that it draws."""
+        where = dict(module.WHERE)
+        if module.TABLE == "layers" and module.STEPS == "ends":
+            last = self.runs["last_step"].dropna().astype(int)
+            where["step"] = sorted({0, *last}) if self.args.at is None else [self.args.at]
+        return where
+
+    def _theory(self, progress: Progress) -> Overlay:
+        """Made when the first figure asks for it."""
+        if self._made is None:
+            track = partial(progress.track, description="theory at init")
+            self._made = of_sweep(
+                self.folders, self.runs, self.out / "theory", self.args.allow,
+                lambda results, count: track(results, total=count),
+            )  # fmt: skip
+            for remark in self._made.remarks:
+                self._warn(remark)
+        return self._made
+
+
+def _predicted(module: ModuleType, rows: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
+    """The numbers that a figure makes of the theory's rows, and what to say of those left out."""
+    for column, values in module.WHERE.items():
+        rows = rows[rows[column].isin(values)] if len(rows) else rows
+    if rows.empty:
+        return None, []
+    bad = rows.loc[rows["saturated"].astype(bool), "run"].nunique()
+    rows = rows[~rows["saturated"].astype(bool)]
+    remarks = [f"no theory where softmax saturates ({bad} of {rows['run'].nunique()} runs)"]
+    return module.data(rows), remarks if bad else []
 
 
 def _lacking(sweep: Path, step: int, runs: int) -> list[str]:
@@ -139,70 +211,6 @@ def _lacking(sweep: Path, step: int, runs: int) -> list[str]:
         steps = ", ".join(map(str, sorted(recorded["step"].unique()))) or "none yet"
         raise Unreadable(f"--at {step}: {sweep} has no such step; recorded are {steps}")
     return [f"{runs - have} of {runs} runs have no step {step}"] if have < runs else []
-
-
-def _where(module: ModuleType, runs: pd.DataFrame, at: int | None) -> dict[str, Any]:
-    """What to read: the figure's own rows, and of those the steps that it draws."""
-    where = dict(module.WHERE)
-    if module.TABLE == "layers" and module.STEPS == "ends":
-        last = runs["last_step"].dropna().astype(int)
-        where["step"] = sorted({0, *last}) if at is None else [at]
-    return where
-
-
-def about(command: str, module: ModuleType, runs: pd.DataFrame) -> dict[str, Any]:
-    """What a figure was made from: command, code, runs and data."""
-    assert module.__doc__
-    return {
-        "title": module.__doc__.splitlines()[0].rstrip("."),
-        "figure": module.__name__.rpartition(".")[2],
-        "command": command,
-        "stability": __version__,
-        "git": sorted({_revision(r) for r in runs.to_dict("records")} - {""}),
-        "runs": sorted(runs["run"]),
-        "seeds": int(runs["seed"].nunique()),
-        "statuses": {s: int(n) for s, n in sorted(runs["status"].value_counts().items())},
-        "data_sha256": sorted(runs["data.sha256"].dropna().unique()),
-        "warnings": runs.attrs["remarks"],
-    }
-
-
-def _revision(run: dict[str, Any]) -> str:
-    if not isinstance(run.get("git.revision"), str):
-        return ""
-    return run["git.revision"] + ("+dirty" if run.get("git.dirty") is True else "")
-
-
-def save(
-    stem: Path, figure: Figure, numbers: pd.DataFrame, facts: dict[str, Any], formats: list[str]
-) -> None:
-    """Write the figure in each format, its numbers and its facts; each file whole or not at all."""
-    text = json.dumps(facts)
-    metadata = {
-        "pdf": {
-            "Title": facts["title"],
-            "Subject": facts["command"],
-            "Keywords": text,
-            "Creator": f"stability {__version__}",
-            "CreationDate": None,  # the same runs give the same bytes
-        },
-        "png": {
-            "Title": facts["title"],
-            "Description": text,
-            "Software": f"stability {__version__}",
-        },
-    }
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        with styled():
-            for form in formats:
-                with atomic.writing(stem.with_name(f"{stem.name}.{form}")) as file:
-                    figure.savefig(file, format=form, metadata=metadata[form])
-        with atomic.writing(stem.with_name(f"{stem.name}.csv"), "w") as file:
-            numbers.to_csv(file, index=False)
-        atomic.write_json(stem.with_name(f"{stem.name}.json"), facts)
-    except OSError as error:
-        raise Unreadable(f"{stem.parent}: cannot write ({error.strerror})") from error
 
 
 if __name__ == "__main__":

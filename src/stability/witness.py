@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stability import measures, theory
+from stability import measures
 from stability.config import GROUPS
 from stability.covariance import NoTheory
 from stability.frames import load
+from stability.overlay import overlay
 
 FIGURES = "figures"
 """Folder of a sweep's figures, and of what theory has computed for it."""
@@ -87,7 +88,7 @@ class Sweep:
         """The recursion's rows in the columns of ``layers``."""
         cache = self.path / FIGURES / "theory"
         made = [
-            theory.overlay(self.path / folder, cache).assign(run=run, step=0, nonfinite=0)
+            overlay(self.path / folder, cache).assign(run=run, step=0, nonfinite=0)
             for folder, run in zip(runs["folder"], runs["run"], strict=True)
         ]
         return pd.concat(made, ignore_index=True)

@@ -6,7 +6,8 @@ A figure module has a docstring whose first line is its title, and
   where each run's first and last recorded step suffice, ``all`` where training's course is drawn;
 - ``data(frame) -> frame``: from the rows to the numbers that are drawn, which become the csv;
   raises `select.CannotFill` with the reason where the sweep lacks them;
-- ``draw(frame, width) -> Figure``: from those numbers to the figure.
+- ``draw(frame, width) -> Figure``: from those numbers to the figure; one that takes ``theory`` too
+  gets the numbers that ``data`` makes of the infinite-width theory of the same runs at init.
 
 In a notebook: ``variance.draw(variance.data(stability.load(path, columns=variance.COLUMNS)))``.
 """

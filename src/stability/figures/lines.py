@@ -20,6 +20,8 @@ Guides = Callable[[pd.DataFrame], list[tuple[float, str]]]
 BLOCKS = r"blocks passed $l$"
 MARKS = {"x": "first not finite", "v": "exactly 0", "o": "embedding", "diverged": "diverged"}
 """Group id of a mark -> its name in the legend."""
+THEORY = "theory at infinite width"
+DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 2))}
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,10 @@ class Lines:
         self.layers, self.x = layers, x
         self.roles = roles(frame, without)
         self.looks = marks(frame, self.roles)
-        limits = {name: self._limits(name) for name in quantities}
         below = facets(frame, [down] if down else [])
         groups = list(product(facets(frame, self.roles.facets), below))
         side = facets(frame, [across])
-        shared = len({(q.label, limits[n]) for n, q in quantities.items()}) == 1
+        shared = len(quantities) == 1
         self.columns, self.grid, self.turned = _arrange(width, len(side), len(groups), shared)
         pairs = [(g, a) for a, g in product(side, groups)] if self.turned else product(groups, side)
         every = [(facet, {**d, **a}) for (facet, d), a in pairs]
@@ -95,15 +96,19 @@ class Lines:
         for ax, (facet, where) in zip(self.page.axes, shown, strict=True):
             name = str(where.get("quantity", frame["quantity"].iloc[0]))
             cell = Cell(ax, part(frame, facet | where), facet, where, name)
-            self._panel(cell, across, limits[name])
+            self._panel(cell, across, self._limits(name, {d: where[d] for d in below[0]}))
             self.cells.append(cell)
 
-    def _limits(self, name: str) -> tuple[float, float]:
-        """Limits of a quantity in all its panels; a guide within six decades belongs to them."""
+    def _limits(self, name: str, below: dict[str, Any]) -> tuple[float, float]:
+        """Limits of a quantity in all panels of a row; a guide within six decades belongs to them.
+
+        Variants of which every run diverged do not count, where there are others.
+        """
         quantity = self.quantities[name]
         if quantity.limits:
             return quantity.limits
-        rows = self.frame[self.frame["quantity"] == name]
+        rows = part(self.frame, {"quantity": name} | below)
+        rows = sound if len(sound := rows[rows["diverged"] < rows["runs"]]) else rows
         values = rows[["value", "low", "high"]]
         low, high = scales.log_limits(values)
         near = [v for v, _ in quantity.guides(rows) if low / 1e6 < v < high * 1e6]
@@ -130,7 +135,8 @@ class Lines:
             _edge(ax, first.to_numpy(float), 0.97, "x", self.looks(hue, dash)["color"])
         if self.theory is not None:
             for _, _, line in self.lines_of(part(self.theory, cell.facet | cell.where)):
-                ax.plot(line["x"], line["value"], color=style.INK, linewidth=0.8, linestyle="--")
+                line = line[line["x"] > 0] if self.layers else line
+                ax.plot(line["x"], line["value"], gid=THEORY, **DASHED)
 
     def _heads(self, cell: Cell, across: str) -> bool:
         """Titles and labels, in a grid at its edges; whether the panel shows a scale of its own."""
@@ -156,6 +162,7 @@ class Lines:
         label = self.quantities[cell.quantity].label
         before = self.cells[-1] if column else None
         own = before is None or label != self.quantities[before.quantity].label
+        own |= before is not None and ax.get_ylim() != before.ax.get_ylim()
         if own:
             ax.set_ylabel(label)
         else:
@@ -220,6 +227,8 @@ class Lines:
             )
             for gid, text in MARKS.items() if gid in used
         ]  # fmt: skip
+        if THEORY in used:
+            row.append(Line2D([], [], label=THEORY, **DASHED))
         self.page.legends = [*key(self.frame, self.roles), row]
         self.page.notes += panels.seed_note(self.frame, centre) + panels.outcome_notes(self.frame)
         self.page.notes += [*more, *panels.remark_notes(self.frame)]

@@ -7,6 +7,7 @@ colour vision, with further ones of Paul Tol's; a variant beyond them takes a da
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import matplotlib as mpl
@@ -73,6 +74,7 @@ def styled() -> Iterator[None]:
 def drawn(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """Decorates a figure's ``draw``: in our style, laid out, whatever the reader's settings."""
 
+    @wraps(draw)
     def inner(*args: Any, **kwargs: Any) -> Figure:
         with styled():
             figure = draw(*args, **kwargs)
@@ -80,7 +82,6 @@ def drawn(draw: Callable[..., Figure]) -> Callable[..., Figure]:
             figure.set_layout_engine(None)  # the layout stands; each save would repeat it
             return figure
 
-    inner.__doc__ = draw.__doc__
     return inner
 
 

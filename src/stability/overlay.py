@@ -1,0 +1,194 @@
+"""The theory of runs on disk, and of a whole sweep in the shape of its recorded rows."""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from stability import atomic, construct
+from stability.config import ConfigError
+from stability.covariance import NoTheory
+from stability.index import LOADER
+from stability.prediction import predict
+from stability.recursion import Config, Tokens
+from stability.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
+
+VERSION = 5
+"""Part of every cache key: raise it when the numbers change."""
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+SEEDS = 5
+"""Seeds of a variant whose tokens the theory follows for a figure: they differ little."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run began with: its config, the batch of step 0, the rows of its embedding."""
+
+    config: Config
+    x_BT: Tokens
+    y_BT: Tokens
+    vocab: int
+
+    @property
+    def key(self) -> str:
+        """Digest of all that the theory depends on: runs with one key have one theory."""
+        groups = ("norm", "norm_type", "init")
+        parts = [VERSION, self.vocab, self.config["depth"], dict(self.config["model"])]
+        parts += [self.config[g]["build"] for g in groups] + [self.config["init"]["embed_std"]]
+        digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8)
+        digest.update(self.x_BT.tobytes() + self.y_BT.tobytes())
+        return digest.hexdigest()
+
+
+def start(run: Path) -> Start:
+    """Read what a run on disk began with.
+
+    Raises:
+        NoTheory: a file is missing or is not what a run of ours leaves.
+    """
+    try:
+        config = yaml.load((run / CONFIG_FILE).read_text(), LOADER)
+        vocab = config["model"]["vocab"]
+        if vocab == "auto":
+            vocab = json.loads((run / RUN_FILE).read_text())["data"]["vocab"]
+        with np.load(run / BATCH_FILE) as batch:
+            x_BT, y_BT = batch["x"].astype(np.int64), batch["y"].astype(np.int64)
+        return Start(config, x_BT, y_BT, vocab)
+    except FileNotFoundError as error:
+        raise NoTheory(f"no {Path(error.filename).name}") from error
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise NoTheory(f"not a run of the GPT ({type(error).__name__}: {error})") from error
+
+
+def overlay(run: Path, cache: Path | None = None) -> pd.DataFrame:
+    """`predict` for a run on disk, from its config and the batch that it saw at step 0.
+
+    Args:
+        run: a run's folder.
+        cache: a folder in which results are kept, keyed by what they depend on.
+
+    Raises:
+        NoTheory: the recursion does not cover the config, or a file of the run is missing.
+    """
+    began = start(run)
+    file = cache / _file(began.key) if cache else None
+    if file and file.exists():
+        with suppress(OSError, ValueError):  # a damaged one is made again
+            return pd.read_parquet(file)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a net that overflows is none of ours
+            frame = predict(began.config, began.x_BT, began.y_BT, began.vocab)
+    except (ConfigError, KeyError, ValueError) as error:
+        raise NoTheory(str(error)) from error
+    if file:
+        with suppress(OSError):  # another user's sweep may be read-only, and this is only a cache
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with atomic.writing(file) as out:
+                frame.to_parquet(out)
+    return frame
+
+
+def _file(key: str) -> str:
+    return f"theory-{key}.parquet"
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The theory of a sweep: rows of step 0 as if they had been recorded, and what to say of them.
+
+    ``rows`` has the columns of ``runs`` beside those of `predict`.
+    """
+
+    rows: pd.DataFrame
+    remarks: list[str]
+
+
+def of_sweep(
+    folders: Sequence[Path],
+    runs: pd.DataFrame,
+    cache: Path,
+    allow: Sequence[str] = (),
+    progress: Progress = lambda results, _: results,
+) -> Overlay:
+    """The theory of every variant of a sweep, for the tokens of its first seeds.
+
+    Args:
+        folders: its run folders.
+        runs: one row per run, as ``load(sweep, "runs")`` gives them.
+        cache: a folder in which results are kept.
+        allow: modules whose classes a config may name, beside our own.
+        progress: wraps the results that are waited for; called with their number.
+    """
+    axes = [a for a in runs.attrs["axes"] if a != "seed"]
+    few = runs.sort_values("seed")
+    few = few.groupby(axes, observed=True, dropna=False).head(SEEDS) if axes else few.head(SEEDS)
+    place = {folder.name: folder for folder in folders}
+    keys: dict[str, str] = {}
+    lacking: dict[str, str] = {}
+    unique: dict[str, Path] = {}
+    for run, name in zip(few["run"], few["folder"], strict=True):
+        try:
+            keys[run] = start(place[name]).key
+            unique[keys[run]] = place[name]
+        except NoTheory as reason:
+            lacking[run] = str(reason)
+    known = dict(progress(_results(unique, cache, allow), len(unique)))
+    rows = []
+    for run, key in keys.items():
+        if isinstance(result := known[key], NoTheory):
+            lacking[run] = str(result)
+            continue
+        rows.append(result.assign(run=run, step=0, nonfinite=0))
+    reasons = Counter(lacking.values()).most_common()
+    remarks = [f"no theory for {n} of {len(few)} runs: {reason}" for reason, n in reasons]
+    return Overlay(_joined(rows, runs), remarks)
+
+
+def _results(
+    unique: Mapping[str, Path], cache: Path, allow: Sequence[str]
+) -> Iterator[tuple[str, pd.DataFrame | NoTheory]]:
+    """Key -> theory or why there is none; from processes that share the work, if there is much."""
+    kept = [key for key in unique if (cache / _file(key)).exists()]
+    yield from ((key, _try(unique[key], cache)) for key in kept)
+    left = {key: folder for key, folder in unique.items() if key not in kept}
+    if not left:
+        return
+    # Matrices this small are slower with more threads than one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    start_method = get_context("spawn")
+    with ProcessPoolExecutor(None, start_method, construct.allow, tuple(allow)) as pool:
+        try:
+            pending = {pool.submit(_try, folder, cache): key for key, folder in left.items()}
+            yield from ((pending[done], done.result()) for done in as_completed(pending))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _try(folder: Path, cache: Path) -> pd.DataFrame | NoTheory:
+    try:
+        return overlay(folder, cache)
+    except NoTheory as reason:
+        return reason
+
+
+def _joined(rows: list[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows with each run's own columns, so that figures take them for recorded ones."""
+    theory = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame({"run": []})
+    place = pd.Index(runs["run"]).get_indexer(theory["run"])
+    own = [name for name in runs if name not in theory]
+    joined = pd.concat([theory, runs[own].take(place).set_axis(theory.index)], axis=1)
+    joined.attrs = runs.attrs
+    return joined
