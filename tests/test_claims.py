@@ -5,6 +5,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -402,3 +403,18 @@ def test_a_run_on_a_wider_machine_shares_the_claim_of_its_experiment():
     node = {"statement": "s", "source": "s", "parts": [EXPONENT]}
     found = claimed.claim("q_gpu", {"like": "q"}, {"q": node})
     assert (found.runs, found.statement) == ("q_gpu", "s")
+
+
+def test_means_of_noise_are_one_and_bytes_are_compared_between_runs_of_a_seed():
+    width = 400
+    x = np.random.default_rng(0).standard_normal((2000, width))
+    ratio = float((abs(x.mean(1)) / x.std(1)).mean())
+    runs = pd.DataFrame(
+        {"run": ["a", "b"], "norm_type": ["layernorm", "rmsnorm"], "model.width": width}
+    )
+    rows = [("a", "token_mean", ratio), ("a", "norm_bytes", 10.0), ("b", "norm_bytes", 25.0)]
+    probes = pd.DataFrame(rows, columns=["run", "probe", "value"])
+    found = measures.measures()
+    assert found["mean_over_noise"](probes=probes[:1], runs=runs[:1]) == pytest.approx(1, rel=0.05)
+    given = {"axis": "norm_type", "of": "rmsnorm", "to": "layernorm"}
+    assert found["norm_bytes_ratio"](probes=probes, runs=runs, **given) == 2.5

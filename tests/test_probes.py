@@ -16,13 +16,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from stability import build, config, job, probes, schema
 from stability.model import draw, loss_sum
 from stability.norms import BatchNorm, LayerNorm, RMSNorm
-from stability.probes import _look, _spectral, jacobian, norm_jacobian, output_change, token_grad
+from stability.probes import (
+    _look,
+    _spectral,
+    jacobian,
+    norm_bytes,
+    norm_jacobian,
+    output_change,
+    token_grad,
+)
 from stability.probes.outer_product import error
 from stability.probes.token_cosine import mean_cosine
 from tiny import CONF, make_config, options, run
 
 ALL = list(config.PROBES)
 FP64 = {"dtype": "fp64"}
+NORMED = {"norm_bytes", "norm_jacobian", "norm_sigma", "token_mean"}
+"""Probes of norms, which have no rows where there are none."""
 
 
 class Taken:
@@ -217,6 +227,34 @@ def test_norms_are_measured_where_they_stand(norm):
         assert taken.values[0, "attn", "out.error"] < 1e-10
     if norm != "post":
         assert taken.values[2, "head", "norm"] == pytest.approx(inverse_sigma(streams[-1]))
+
+
+def test_token_mean_is_that_of_each_token_of_what_a_norm_reads():
+    taken = Taken(["token_mean"], FP64, norm="pre")
+    readers = [(0, "attn"), (0, "mlp"), (1, "attn"), (1, "mlp"), (2, "head")]
+    for reader, x_BTD in zip(readers, taken.streams().values(), strict=True):
+        tokens = x_BTD.detach().flatten(0, 1)
+        ratios = [abs(x.mean()) / (x.pow(2).mean() - x.mean() ** 2).sqrt() for x in tokens]
+        assert taken.values[*reader, "norm"] == pytest.approx(float(sum(ratios) / len(ratios)))
+
+
+def test_traffic_is_what_operations_take_and_give_and_views_are_free():
+    x = torch.ones(8, 16)
+    with norm_bytes.Traffic() as traffic:
+        x.view(16, 8).t()
+        assert traffic.bytes == 0
+        x + x.t().t()
+    assert traffic.bytes == 3 * x.nbytes
+
+
+def test_bytes_of_a_layernorm_are_those_of_its_two_operations_and_rmsnorm_as_run_moves_more():
+    taken = {t: Taken(["norm_bytes"], FP64, norm_type=t) for t in ("layernorm", "rmsnorm")}
+    width, tokens = 16, 4 * 8
+    stream, statistics, affine = 5 * width, 4, 6 * width / tokens  # x, y, dy, x, dx; mean, rstd
+    wanted = 8 * (stream + statistics + affine)
+    found = {t: taken[t].values[0, "attn", "norm"] for t in taken}
+    assert found["layernorm"] == pytest.approx(wanted)
+    assert found["rmsnorm"] > 2 * wanted
 
 
 # Linear layers -----------------------------------------------------------------------------------
@@ -490,7 +528,7 @@ def test_every_option_can_be_probed(over):
     taken = Taken(ALL, changes, **{k: v for k, v in over.items() if "." not in k})
     assert np.isfinite(taken.rows["value"]).all()
     assert set(taken.rows["probe"]) == set(ALL) - (
-        {"norm_jacobian", "norm_sigma"} if over.get("norm") in ("none", "plain") else set()
+        NORMED if over.get("norm") in ("none", "plain") else set()
     )
     wide = torch.float64 if over.get("dtype") == "fp64" else torch.float32
     assert {p.dtype for p in taken.prober.look.model.parameters()} == {wide}

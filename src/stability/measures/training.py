@@ -68,6 +68,23 @@ def step_seconds_ratio(runs: Rows, steps: Rows, axis: str, of: str, to: str) -> 
     return found[0] / found[1]
 
 
+def norm_bytes_ratio(probes: Rows, runs: Rows, axis: str, of: str, to: str) -> float:
+    """Bytes that the norms' operations move with axis = of, over those with axis = to."""
+    rows = probes[probes["probe"] == "norm_bytes"]
+    found = []
+    for name in (of, to):
+        mine = rows[rows["run"].isin(_chosen(runs, axis, name)["run"])]
+        found.append(float(only(mine, "probe norm_bytes")["value"].sum()))
+    return found[0] / found[1]
+
+
+def mean_over_noise(probes: Rows, runs: Rows) -> float:
+    """Mean |mean| / std of what the norms read, over sqrt(2 / (pi d)), which is 1 for noise."""
+    rows = only(probes[probes["probe"] == "token_mean"], "probe token_mean")
+    width = float(only(runs)["model.width"].iloc[0])
+    return float(rows["value"].mean()) * math.sqrt(math.pi * width / 2)
+
+
 def _chosen(runs: Rows, axis: str, value: object) -> Rows:
     return only(runs[runs[axis].astype(str) == str(value)], f"run with {axis} = {value}")
 

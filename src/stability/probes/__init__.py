@@ -25,6 +25,10 @@ probe                 layer, sublayer             item: value
                                                   has ``out.error`` and so on
 ``norm_sigma``        as ``norm_jacobian``        ``norm``, ``norm.out``: mean over tokens of
                                                   1/sigma
+``token_mean``        as ``norm_jacobian``        ``norm``, ``norm.out``: mean over tokens of
+                                                  |mean| / std of the norm's input
+``norm_bytes``        as ``norm_jacobian``        ``norm``, ``norm.out``: bytes a token that its
+                                                  operations read and write, there and back
 ``outer_product``     each sublayer; (depth,      weight name (``q``, ``mlp_in``, ...): relative
                       ``head``) where untied      Frobenius error of sum_t delta_t x_t^T
 ``linear_gain``       as ``outer_product``        weight name: rms(output) / rms(input)
