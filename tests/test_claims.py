@@ -3,6 +3,8 @@
 import inspect
 import json
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,9 @@ import yaml
 
 from evidence_frames import EXPONENTIAL, LINEAR, NOISE, ROOT, noisy, write_sweep
 from stability import choices, claimed, claims, ledger, measures, verdict
-from stability.evidence import evaluate
+from stability.evidence import Finding, evaluate
+from stability.figures import forest
+from stability.figures.select import CannotFill
 from stability.verdict import (
     BY_CONSTRUCTION,
     CONDITIONAL,
@@ -380,6 +384,22 @@ def test_the_command_writes_every_form_of_the_table(tmp_path, capsys, monkeypatc
     assert filled.endswith("\n\nafter\n")
 
 
+def test_a_report_keeps_the_prose_and_shows_each_claim_with_its_figure(tmp_path, capsys):
+    write_sweep(tmp_path / "out", "pre_forward_linear", LINEAR)
+    page = tmp_path / "page.md"
+    page.write_text(f"# Mine\n\n{ledger.START}\nbefore\n{ledger.END}\n\nafter\n")
+    asked = ["--claims", "pre-forward-linear,two-residual-adds", "--no-theory"]
+    assert claims.main([str(tmp_path / "out"), *asked, "--report", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("# Mine\n") and text.endswith("\n\nafter\n") and "before" not in text
+    assert "### two-residual-adds" in text and f"**{BY_CONSTRUCTION}**" in text
+    shown = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert shown == ["page/pre_forward_linear.png"] and (tmp_path / shown[0]).stat().st_size > 1000
+    page.write_text("no place for it")
+    assert claims.main([str(tmp_path / "out"), *asked, "--report", str(page)]) == 2
+    assert page.read_text() == "no place for it" and "--report" in capsys.readouterr().err
+
+
 def test_an_identity_needs_no_runs(tmp_path):
     found = evaluate(
         claimed.claim("q", {"statement": "s", "source": "s", "by_construction": "t"}, {}), {}
@@ -418,3 +438,21 @@ def test_means_of_noise_are_one_and_bytes_are_compared_between_runs_of_a_seed():
     assert found["mean_over_noise"](probes=probes[:1], runs=runs[:1]) == pytest.approx(1, rel=0.05)
     given = {"axis": "norm_type", "of": "rmsnorm", "to": "layernorm"}
     assert found["norm_bytes_ratio"](probes=probes, runs=runs, **given) == 2.5
+
+
+def test_a_forest_has_a_panel_per_measure_and_criterion_and_a_line_per_number():
+    base = Finding("c", "GPT", "", "slope", ">= 1", HOLDS, value=2.0, low=1.5, high=2.5, theory=2.1)
+    findings = [
+        replace(base, setting="a", admits=(1.0, math.inf)),
+        replace(base, setting="b", admits=(1.0, math.inf), verdict=FAILS, value=0.5, theory=None),
+        replace(base, measure="block", criterion="", value=3.0),
+        replace(base, measure="where", value="attn scores"),
+    ]
+    first, second = forest.draw(findings).axes
+    assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
+    assert [t.get_text() for t in second.get_yticklabels()] == ["GPT"]
+    assert len([line for line in first.lines if line.get_marker() == "|"]) == 1
+    (band,) = first.patches
+    assert band.get_x() == pytest.approx(1.0)
+    with pytest.raises(CannotFill):
+        forest.draw(findings[3:])

@@ -7,14 +7,18 @@ its experiment's file, so that a changed criterion needs no new runs. Needs neit
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
-from stability import choices, claimed, construct, ledger
+from stability import atomic, choices, claimed, construct, ledger
 from stability.claimed import BadClaim, Claim
 from stability.evidence import Result, evaluate
+from stability.figures import forest
+from stability.figures.select import CannotFill
+from stability.figures.style import styled
 from stability.index import Unreadable, sweeps
 from stability.witness import Sweep
 
@@ -45,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(f"  {path}", markup=False)
         if args.pages:
             _fill_pages(results, known)
+        if args.report:
+            _report(results, args.report)
     except (Unreadable, BadClaim) as error:
         print(f"stability.claims: {error}", file=sys.stderr)
         return 2
@@ -75,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pages", action="store_true", help="write the results into the experiments' pages"
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="PAGE",
+        help="write verdicts and figures into a page of your own, at the place it marks",
+    )  # fmt: skip
     parser.add_argument(
         "--config-dir", type=Path, action="append", default=[], metavar="DIR",
         help="a folder with experiments/ of your own",
@@ -124,7 +134,25 @@ def _fill_pages(results: Sequence[Result], known: dict[str, Path]) -> None:
     for result in results:
         page = known[result.claim.name].with_suffix(".md")
         if page.exists():
-            page.write_text(ledger.fill(page.read_text(encoding="utf-8"), result), "utf-8")
+            text = page.read_text(encoding="utf-8")
+            page.write_text(ledger.fill(text, ledger.section(result)), encoding="utf-8")
+
+
+def _report(results: Sequence[Result], page: Path) -> None:
+    """Fill a page, its figures in a folder of its name beside it."""
+    text = page.read_text(encoding="utf-8")
+    if ledger.START not in text:
+        raise BadClaim(f"--report {page}: has no line {ledger.START}")
+    drawn = {}
+    for result in results:
+        with suppress(CannotFill):
+            figure = forest.draw(result.findings)
+            file = page.with_suffix("") / f"{result.claim.name}.png"
+            file.parent.mkdir(exist_ok=True)
+            with atomic.writing(file) as out, styled():
+                figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
+            drawn[result.claim.id] = f"{file.parent.name}/{file.name}"
+    page.write_text(ledger.fill(text, ledger.report(results, drawn)), encoding="utf-8")
 
 
 if __name__ == "__main__":

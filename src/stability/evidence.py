@@ -31,6 +31,8 @@ class Finding:
     theory: float | None = None
     reason: str = ""
     sweep: str = ""
+    admits: tuple[float, float] | None = None
+    """What the criterion admits, where it is of numbers."""
     absent: bool = False
     """A part without runs, or whose reference has not learned: the claim waits for it."""
 
@@ -114,6 +116,10 @@ def _part(
             yield replace(found, reason="; ".join(filter(None, (*at, found.reason))))
 
 
+def _admits(criterion: verdict.Criterion | None) -> tuple[float, float] | None:
+    return None if criterion is None or "is" in criterion else verdict.bounds(criterion)
+
+
 def _setting(
     blank: Finding,
     part: Part,
@@ -139,6 +145,7 @@ def _setting(
                 blank,
                 measure=test.measure,
                 criterion=verdict.words(test.criterion),
+                admits=_admits(test.criterion),
                 **{k: getattr(judged, k) for k in ("verdict", "value", "low", "high")},
                 seeds=len(values),
                 reason="; ".join(filter(None, (judged.reason, *reasons))),

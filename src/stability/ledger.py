@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,28 @@ def section(result: Result) -> list[str]:
     return lines
 
 
+def report(results: Sequence[Result], drawn: Mapping[str, str]) -> list[str]:
+    """Verdicts for a page of prose: a table, then each claim with its figure.
+
+    Args:
+        results: what was found.
+        drawn: claim -> path of its figure from the page.
+    """
+    lines = [*_line(("claim", "what it says", "verdict")), *_rule(3)]
+    for r in results:
+        link = f"[{r.claim.id}](#{r.claim.id})"
+        lines += _line((link, _sentence(r.claim.statement), f"**{r.verdict}**"))
+    for r in results:
+        name = r.claim.id
+        page = f"[experiments/{r.claim.name}.md](../experiments/{r.claim.name}.md)"
+        reason = f": {r.reason}" if r.reason else ""
+        lines += ["", f"### {name}", "", _sentence(r.claim.statement), ""]
+        lines += [f"**{r.verdict}**{reason}. Derivation, command and all numbers: {page}."]
+        if name in drawn:
+            lines += ["", f"![{name}: what was measured, and the criterion]({drawn[name]})"]
+    return lines
+
+
 def _sentence(text: str) -> str:
     return " ".join(text.split())
 
@@ -130,10 +152,10 @@ def write(results: Sequence[Result], out: Path) -> list[Path]:
     return [out / f"claims.{form}" for form in texts]
 
 
-def fill(page: str, result: Result) -> str:
-    """An experiment's page with what was measured between `START` and `END`."""
+def fill(page: str, lines: Sequence[str]) -> str:
+    """A page with these lines between `START` and `END`; unchanged where it has no such place."""
     before, found, rest = page.partition(START)
     if not found:
         return page
     _, _, after = rest.partition(END)
-    return "\n".join([before + START, *section(result), END]) + after
+    return "\n".join([before + START, *lines, END]) + after

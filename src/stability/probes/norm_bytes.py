@@ -20,7 +20,7 @@ class Traffic(TorchDispatchMode):
     """Sums the bytes of what each dispatched operation takes and gives."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(
