@@ -61,7 +61,9 @@ def test_a_recorded_loop_is_plotted_like_any_run(tmp_path, told):
         train(model, 3, recording if told else None)
     assert plot.main([str(tmp_path / "mine"), "--format", "png"]) == 0
     drawn = {p.stem for p in (tmp_path / "mine" / "figures").glob("*.png")}
-    assert {"variance", "gradient", "gradient_map"} <= drawn
+    assert {"variance", "gradient", "gradient_map", "weight_gradient", "update_ratio"} <= drawn
+    limits = pd.read_csv(tmp_path / "mine" / "figures" / "dynamic_range.csv")
+    assert set(limits["format"]) == {"fp32"}
     assert ("loss" in drawn) is told
 
 

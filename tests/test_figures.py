@@ -145,6 +145,38 @@ def test_weight_gradients_and_update_ratios_are_per_matrix(sweep: Path) -> None:
     assert found == pytest.approx(geometric_mean(ratios))
 
 
+def foreign(folder: Path, names: dict[str, int], layers: int = 3) -> pd.DataFrame:
+    """Rows of weight gradients of somebody else's model, in the frame that a figure reads."""
+    rows = pd.read_parquet(write_run(folder, {"depth": layers}, steps=1) / "layers.parquet")
+    rows = rows[(rows["kind"] == "weight_grad") & (rows["site"] == "q")]
+    named = [rows.assign(site=name, numel=n, sublayer="block") for name, n in names.items()]
+    return pd.concat(named, ignore_index=True).assign(status="completed")
+
+
+def test_weights_of_any_name_are_drawn_the_largest_first_and_no_biases(tmp_path: Path) -> None:
+    sizes = {"norm1.weight": 64, "attn.in_proj_weight": 12288, "attn.in_proj_bias": 192}
+    rows = foreign(tmp_path, {**sizes, "linear1.weight": 16384, "linear1.bias": 256})
+    frame = weight_gradient.data(rows)
+    assert list(frame["weight"].cat.categories) == ["linear1", "attn.in_proj", "norm1"]
+    assert sorted(frame["x"].unique()) == [1, 2, 3]
+    titles = [ax.get_title() for ax in weight_gradient.draw(frame).axes]
+    assert titles == ["linear1", "attn.\nin_proj", "norm1"]
+
+
+def test_a_page_holds_the_largest_of_many_weights_and_says_so(tmp_path: Path) -> None:
+    rows = foreign(tmp_path, {f"experts.{i}.weight": 100 + i for i in range(20)}, layers=1)
+    figure = weight_gradient.draw(weight_gradient.data(rows))
+    heads = [ax.get_title() or ax.texts[-1].get_text() for ax in figure.axes]
+    assert heads == [f"experts.\n{i}" for i in range(19, 7, -1)]
+    assert "First 12 of 20 weights" in figure.texts[-1].get_text()
+
+
+def test_sublayers_that_a_pattern_names_tell_weights_of_one_name_apart(tmp_path: Path) -> None:
+    rows = foreign(tmp_path, {"weight": 9})
+    rows = pd.concat([rows.assign(sublayer=name) for name in ("linear1", "linear2")])
+    assert set(weight_gradient.data(rows)["weight"]) == {"linear1", "linear2"}
+
+
 def test_attention_shows_the_largest_logit_and_the_mean_entropy_below_its_bound(
     sweep: Path,
 ) -> None:
@@ -450,7 +482,7 @@ def test_a_figure_can_be_drawn_from_its_csv(sweep: Path, tmp_path: Path) -> None
 def test_every_figure_states_what_it_needs(name: str) -> None:
     module = ALL[name]
     assert module.__doc__ and module.data.__doc__ and module.draw.__doc__
-    assert module.TABLE in ("layers", "steps", "runs") and module.STEPS in ("ends", "all")
+    assert module.TABLE in ("layers", "steps", "runs", "probes") and module.STEPS in ("ends", "all")
     assert "run" in module.COLUMNS and "status" in module.COLUMNS
 
 

@@ -33,9 +33,10 @@ from torch.optim.optimizer import (
 
 from stability import schema
 from stability.atomic import write_json, write_text
+from stability.precision import PRECISIONS
 from stability.provenance import now, provenance
 from stability.recorder import Recorder, Taken, first_bad
-from stability.schema import EMBED_LAYER, KINDS, Key
+from stability.schema import BLOCK, EMBED_LAYER, KINDS, Key
 from stability.table import Writer
 
 OUTSIDE = "outside"
@@ -63,7 +64,7 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
             number, *rest = match.groups()
             if not str(number).isdigit():
                 raise ValueError(f"sites={sites}: the first group matched {number!r}, no number")
-            places[name] = (int(number), rest[0] if rest and rest[0] else "block")
+            places[name] = (int(number), rest[0] if rest and rest[0] else BLOCK)
             key = Key(*places[name], "resid_post")
             if key in found:
                 raise ValueError(f"sites={sites}: matches two modules as layer {number}, {key[1]}")
@@ -210,6 +211,7 @@ def record(
     folder.mkdir(parents=True, exist_ok=True)
     depth = 1 + max(key.layer for key in found)
     config = {"choices": {"model": type(model).__name__}, "depth": depth, "sites": sites}
+    config["dtype"] = _format(model)
     config["record"] = {"every": every, "kinds": list(kinds)}
     run = hashlib.blake2b(f"{folder.resolve()} {now()}".encode(), digest_size=4).hexdigest()
     state = _state(model, run, folder)
@@ -266,6 +268,13 @@ def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[
     ]
 
 
+def _format(model: nn.Module) -> str:
+    """The number format of the parameters, as the knob ``dtype`` calls it."""
+    dtype = next(model.parameters()).dtype
+    names = [n for n, p in PRECISIONS.items() if p.param == dtype and p.autocast is None]
+    return names[0] if names else str(dtype).removeprefix("torch.")
+
+
 def _state(model: nn.Module, run: str, folder: Path) -> dict[str, Any]:
     limits = torch.finfo(next(model.parameters()).dtype)
     return {
@@ -278,7 +287,12 @@ def _state(model: nn.Module, run: str, folder: Path) -> dict[str, Any]:
         "steps_done": 0,
         "parameters": sum(p.numel() for p in model.parameters()),
         "data": {"sha256": None},
-        "finfo": {"dtype": limits.dtype, "max": limits.max, "tiny": limits.tiny, "eps": limits.eps},
+        "finfo": {
+            "dtype": _format(model),
+            "max": limits.max,
+            "tiny": limits.tiny,
+            "eps": limits.eps,
+        },
         **provenance(),
         "started": now(),
         "finished": None,

@@ -50,6 +50,8 @@ SITES = {
 """Sites of activations. Rows about parameters carry the parameter's name in ``site`` instead."""
 
 SUBLAYERS = ("embed", "attn", "mlp", "linear", "head")
+BLOCK = "block"
+"""Sublayer of a row about a whole block."""
 
 _KEYS = (
     Column("run", "key", "hash of the run's identity", True),

@@ -8,15 +8,13 @@ from stability.figures.scales import short
 from stability.figures.select import COMMON, ends, matrices, over_seeds, require
 from stability.figures.style import drawn
 from stability.index import block_outputs
-from stability.inits import ROLES
-from stability.schema import SITES
 
 TABLE = "layers"
 COLUMNS = (
-    *(*COMMON, "layer", "sublayer", "site", "kind", "absmax", "rms", "nonfinite"),
+    *(*COMMON, "layer", "sublayer", "site", "kind", "numel", "absmax", "rms", "nonfinite"),
     *("dtype", "finfo.max", "finfo.tiny", "train.eps", "train.optimizer"),
 )
-WHERE = {"site": [*SITES, *ROLES], "kind": ["act", "grad", "weight_grad"]}
+WHERE = {"kind": ["act", "grad", "weight_grad"]}
 STEPS = "ends"
 
 LARGEST, GRADIENT, WEIGHT = "largest activation", "gradient", "smallest weight gradient"
@@ -99,4 +97,5 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     limits = [f"{f} max {short(v)}" for f, v in _distinct(frame, "max")]
     limits += [f"{f} smallest normal (tiny) {short(v)}" for f, v in _distinct(frame, "tiny")]
     limits += [f"Adam's eps {short(v)}" for v in frame["eps"].dropna().unique()]
-    return lines.close("geometric mean", f"Limits, dotted where near: {'; '.join(limits)}.")
+    note = f"Limits, dotted where near: {'; '.join(limits)}."
+    return lines.close("geometric mean", *([note] if limits else []))

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from stability.figures.style import axes_of
+from stability.figures.style import axes_of, levels
 from stability.inits import ROLES
+from stability.schema import BLOCK
 
 COMMON = ("run", "step", "status")
 """Columns that every figure of a table needs."""
+
+MOST_WEIGHTS = 12
+"""Weights whose panels fit on one page."""
 
 
 class CannotFill(Exception):
@@ -59,10 +63,42 @@ def like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def matrices(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows about the weight matrices of the blocks: ``weight`` is the name, ``x`` blocks passed."""
-    rows = frame[frame["site"].isin([*ROLES]) & (frame["site"] != "head")]
-    names = pd.Categorical(rows["site"].astype(str), [r for r in ROLES if r in set(rows["site"])])
-    return rows.assign(weight=names, x=rows["layer"].astype(int) + 1)
+    """Rows about the weight matrices of the blocks: ``weight`` is the name, ``x`` blocks passed.
+
+    Of somebody else's model nobody knows which weights are matrices: all that are no biases count,
+    the largest first.
+    """
+    site = frame["site"].astype(str)
+    inside = frame.assign(weight=site, x=frame["layer"].astype(int) + 1)
+    inside = inside[(inside["x"] > 0) & (site != "head")]
+    ours = inside["weight"].isin([*ROLES])
+    foreign = ~inside["run"].isin(inside.loc[ours, "run"]) & ~inside["weight"].str.endswith("bias")
+    other = _foreign(inside[foreign])
+    rows = pd.concat([inside[ours], other]) if len(other) else inside[ours]
+    largest = other.groupby("weight", sort=False)["numel"].max()
+    names = [*ROLES, *largest.sort_values(ascending=False, kind="stable").index]
+    seen = set(rows["weight"])
+    kept = [n for n in names if n in seen]
+    return like(frame, rows.assign(weight=pd.Categorical(rows["weight"], kept)))
+
+
+def _foreign(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a foreign model's weights, named by the sublayer too where its pattern names one."""
+    where = rows["sublayer"].astype(str)
+    names = rows["weight"].where(where == BLOCK, where + "." + rows["weight"])
+    return rows.assign(weight=names.str.removesuffix("weight").str.rstrip("._"))
+
+
+def first_weights(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of as many weights as a page holds, named so as to fit above a panel; what to say."""
+    names = levels(frame, "weight")
+    shown = names[:MOST_WEIGHTS]
+    rows = frame[frame["weight"].isin(shown)]
+    broken = [str(name).replace(".", ".\n") for name in rows["weight"]]
+    order = [str(name).replace(".", ".\n") for name in shown]
+    note = f"First {len(shown)} of {len(names)} weights; the csv has all."
+    rows = rows.assign(weight=pd.Categorical(broken, order))
+    return like(frame, rows), [note] if len(names) > len(shown) else []
 
 
 def _when(steps: pd.Series) -> str:

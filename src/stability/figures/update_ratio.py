@@ -4,13 +4,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.lines import BLOCKS, Lines, Quantity
-from stability.figures.select import COMMON, ends, matrices, over_seeds, require
+from stability.figures.select import COMMON, ends, first_weights, matrices, over_seeds, require
 from stability.figures.style import drawn
-from stability.inits import ROLES
 
 TABLE = "layers"
-COLUMNS = (*COMMON, "layer", "site", "kind", "rms")
-WHERE = {"site": [*ROLES], "kind": ["weight", "update"]}
+COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "numel", "rms")
+WHERE = {"kind": ["weight", "update"]}
 STEPS = "ends"
 
 HEALTHY = 1e-3
@@ -37,5 +36,6 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """A panel per weight; at init above the end."""
     guide = [(HEALTHY, "$10^{-3}$")]
     what = {"ratio": Quantity("update / weight", guides=lambda rows: guide)}
-    lines = Lines(frame, what, BLOCKS, "weight", "when", width, layers=True)
-    return lines.close("geometric mean")
+    rows, notes = first_weights(frame)
+    lines = Lines(rows, what, BLOCKS, "weight", "when", width, layers=True)
+    return lines.close("geometric mean", *notes)

@@ -4,14 +4,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.lines import BLOCKS, Lines, Quantity
-from stability.figures.select import COMMON, ends, matrices, over_seeds, require
+from stability.figures.select import COMMON, ends, first_weights, matrices, over_seeds, require
 from stability.figures.style import drawn
 from stability.index import l2
-from stability.inits import ROLES
 
 TABLE = "layers"
-COLUMNS = (*COMMON, "layer", "site", "kind", "numel", "nonfinite", "rms")
-WHERE = {"site": [*ROLES], "kind": ["weight_grad"]}
+COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite", "rms")
+WHERE = {"kind": ["weight_grad"]}
 STEPS = "ends"
 
 
@@ -27,5 +26,6 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     """A panel per weight; at init above the end."""
     what = {"size": Quantity(r"$\|\partial\mathcal{L}/\partial W\|$", backward=True)}
-    lines = Lines(frame, what, BLOCKS, "weight", "when", width, layers=True)
-    return lines.close("geometric mean")
+    rows, notes = first_weights(frame)
+    lines = Lines(rows, what, BLOCKS, "weight", "when", width, layers=True)
+    return lines.close("geometric mean", *notes)
