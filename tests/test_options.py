@@ -51,7 +51,10 @@ def test_a_model_sets_a_depth_and_a_shape_and_says_what_it_is_for(path):
 
 def page(path: Path) -> Path:
     """The page of an experiment; the same question on another model shares its page."""
-    return path.with_name(path.stem.removesuffix("_gpu").removesuffix("_linear_branch") + ".md")
+    stem = path.stem
+    for another in ("_gpu", "_linear_branch", "_plain"):
+        stem = stem.removesuffix(another)
+    return path.with_name(stem + ".md")
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
