@@ -3,12 +3,13 @@
 import json
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
 
 import stability
-from stability import plot
+from stability import plot, schema
 from stability.attach import keys_of
 
 LAYERS = r"layers\.(\d+)"
@@ -106,6 +107,32 @@ def test_a_loss_scale_is_divided_out_of_activations_gradients(tmp_path):
         layers = pd.read_parquet(folder / "layers.parquet")
         rms[scale] = layers[(layers.kind == "grad")].rms.tolist()
     assert rms[1024.0] == pytest.approx(rms[1.0], rel=1e-5)
+
+
+class Experts(nn.Module):
+    """Two experts of which the second gets no token, as a router may have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x_BTD):
+        return self.layers[0](x_BTD).sum() + self.layers[1](x_BTD[:, :0]).sum()
+
+
+def test_of_an_expert_without_a_token_counts_are_zero_and_values_null(tmp_path):
+    model = Experts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with stability.record(model, tmp_path / "run", sites=LAYERS) as recording:
+        model(torch.ones(2, 3, 4)).backward()
+        optimizer.step()
+    assert recording.first_bad is None
+    layers = pq.read_table(tmp_path / "run" / "layers.parquet").to_pylist()
+    idle = [r for r in layers if r["layer"] == 1 and r["kind"] in ("act", "grad")]
+    assert [r["numel"] for r in idle] == [0, 0]
+    for row in idle:
+        assert row["nonfinite"] == row["zeros"] == 0
+        assert {row[c.name] for c in schema.MOMENTS} == {None}
 
 
 def test_an_optimizer_of_another_model_ends_no_step(tmp_path):

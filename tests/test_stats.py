@@ -132,6 +132,18 @@ def test_lesson_09_a_non_finite_entry_is_counted_and_the_rest_is_measured(bad, d
     np.testing.assert_allclose(stats.measure_tokens(x)[1].numpy(), token_rms_twin(x), rtol=1e-11)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_a_tensor_without_entries_counts_none_and_adds_nothing(shape):
+    empty, full = torch.empty(shape), draw(2, 3, 4)
+    vector, token_rms = stats.measure_tokens(empty)
+    for found in (vector, stats.measure(empty), stats.measure_many([empty])[0]):
+        assert_same(one(found), twin(empty))
+    assert token_rms.shape == (math.prod(shape[:2]),) and token_rms.isnan().all()
+    whole, _ = stats.measure_tokens(full)
+    merged = stats.merge(torch.stack([vector, whole])[:, None])[0]
+    assert_same(one(merged), twin(full, token_dim=1))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_where_nothing_is_finite_every_value_is_nan(bad):
     x = torch.full((2, 3, 4), bad)

@@ -251,7 +251,7 @@ class Recorder:
             vector = parts[0][0]
             if len(parts) > 1:
                 vector = stats.merge(torch.stack([v for v, _ in parts])[:, None])[0]
-            tokens = [t for _, t in parts if t is not None]
+            tokens = [t for _, t in parts if t is not None and len(t)]
             merged[slot] = (vector, torch.cat(tokens).nanquantile(0.5) if tokens else _none(vector))
         for kind, matrix in self._tensors.items():
             for key, vector in zip(self.weights, matrix, strict=True):
@@ -306,9 +306,13 @@ class Taken:
         divisor = np.array([self.scales.get(kind, 1.0) for kind, _ in named])
         columns = stats.columns(host[:, :-2], divisor)
         median, lost = host[:, -2], host[:, -1]
-        # Parameters have no token axis: not measured is null, which is not NaN.
-        tokenless = np.isnan(host[:, stats.FIRST]) & (host[:, stats.SS] >= 0)
-        first = np.ma.masked_array(columns.pop("first_share"), mask=tokenless)
+        # Not measured is null, which is not NaN: no entry at all, or a parameter's token axis.
+        empty = columns["numel"] == 0
+        tokenless = empty | (np.isnan(host[:, stats.FIRST]) & (host[:, stats.SS] >= 0))
+        for name, values in columns.items():
+            mask = tokenless if name == "first_share" else empty
+            if values.dtype == np.float64:
+                columns[name] = np.ma.masked_array(values, mask=mask)
         return {
             **{name: [value] * len(named) for name, value in constant.items()},
             "layer": [key.layer for _, key in named],
@@ -316,7 +320,6 @@ class Taken:
             "site": [key.name for _, key in named],
             "kind": [kind for kind, _ in named],
             **columns,
-            "first_share": first,
             "token_rms_median": np.ma.masked_array(median / divisor, mask=tokenless),
             "lost": np.ma.masked_array(lost.astype(np.int64), mask=lost < 0),
         }

@@ -57,6 +57,8 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         where there is none, and their number.
     """
     limits, entries = torch.finfo(x_NTE.dtype), x_NTE.shape[1] * x_NTE.shape[2]
+    if not entries:
+        return _nothing(x_NTE)
     mag = x_NTE.abs()
     finite = mag <= limits.max  # false for NaN
     n_NT = finite.sum(-1)
@@ -90,6 +92,14 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ]
     fields = torch.cat((torch.stack(counts).to(scale.dtype), torch.stack(values)))
     return fields.T, (token_ss / n_NT).sqrt() * scale[:, None], n_NT
+
+
+def _nothing(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What `_moments` says of tensors without entries: torch names no largest of none."""
+    n_NT = x_NTE.sum(-1, dtype=torch.int64)
+    vectors_NF = x_NTE.new_zeros(len(x_NTE), len(FIELDS), dtype=wide_dtype(x_NTE.device))
+    vectors_NF[:, FIRST] = math.nan
+    return vectors_NF, torch.full_like(n_NT, math.nan, dtype=vectors_NF.dtype), n_NT
 
 
 def _count(mask_NTE: Tensor) -> Tensor:
@@ -135,13 +145,13 @@ def measure_tokens(x: Tensor, token_dim: int = 1) -> tuple[Tensor, Tensor]:
         root mean square over each token's finite features, (tokens,), NaN where none is finite.
     """
     x = x.detach()
-    tokens_TE = x.reshape(-1, x.shape[-1])
-    parts = [_moments(t[None]) for t in tokens_TE.split(max(1, CHUNK // x.shape[-1]))]
+    tokens_TE = x.flatten(0, -2)
+    parts = [_moments(t[None]) for t in tokens_TE.split(max(1, CHUNK // max(x.shape[-1], 1)))]
     vector = merge(torch.stack([v for v, _, _ in parts]))[0] if parts[1:] else parts[0][0][0]
     token_rms, finite = (torch.cat([p[i][0] for p in parts]) for i in (1, 2))
     scale = torch.where(vector[SCALE] > 0, vector[SCALE], 1.0)
     token_ss = (token_rms / scale).square() * finite
-    vector[FIRST] = token_ss.unflatten(0, x.shape[:-1]).select(token_dim, 0).nansum()
+    vector[FIRST] = token_ss.reshape(x.shape[:-1]).movedim(token_dim, 0)[:1].nansum()
     return vector, token_rms
 
 
@@ -170,8 +180,8 @@ def columns(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The table's columns from N vectors, values divided by ``divisor`` (the loss scale).
 
-    Counts describe the tensor as its dtype held it, so the divisor does not touch them. Where all
-    entries are non-finite every value is NaN.
+    Counts describe the tensor as its dtype held it, so the divisor does not touch them. Where no
+    entry is finite, or there is none, every value is NaN.
     """
     v = np.asarray(vectors_NF, dtype=np.float64)
     n = v[:, NUMEL] - v[:, NONFINITE]
