@@ -320,6 +320,7 @@ def test_a_validation_that_is_not_finite_is_divergence(tmp_path, monkeypatch):
     ran = run(make_config(), tmp_path)
     assert ran.info["status"] == "diverged"
     assert "validation" in ran.info["outcome"]
+    assert ran.info["final_val_loss"] is None, "as in run.json, for JSON has no NaN"
 
 
 def test_learned_is_a_margin_below_the_unigram_entropy():

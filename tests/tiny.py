@@ -103,7 +103,6 @@ def run(
 
     with mock.patch.object(job, "build", build_and_keep):
         info = job.execute(config, folder)
-    with_null = json.loads(json.dumps(info), parse_constant=lambda nan: None)
-    assert json.loads((folder / "run.json").read_text()) == with_null
+    assert json.loads((folder / "run.json").read_text()) == info
     layers, steps = (pd.read_parquet(folder / f"{name}.parquet") for name in ("layers", "steps"))
     return Ran(info, layers, steps, made[-1], folder)

@@ -44,9 +44,15 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON whole; a number that is not finite, which JSON lacks, becomes null."""
-    write_text(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+def write_json(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Write JSON whole; a number that is not finite, which JSON lacks, becomes null.
+
+    Returns:
+        What the file holds.
+    """
+    held: dict[str, Any] = _finite(content)
+    write_text(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
+    return held
 
 
 def _finite(value: Any) -> Any:

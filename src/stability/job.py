@@ -66,8 +66,7 @@ def execute(
             write_json(folder / schema.RUN_FILE, state)
             raise
         state |= conclude(outcome, state["data"]["unigram_entropy"])
-        write_json(folder / schema.RUN_FILE, state)
-    return state
+        return write_json(folder / schema.RUN_FILE, state)
 
 
 def _train(
