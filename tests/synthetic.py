@@ -43,6 +43,7 @@ GRADIENT: dict[str, Callable[[float, int], float]] = {
 """rms of dL/dx after x blocks of `depth`, times 1e-5."""
 
 MATRICES = {"attn": ("q", "k", "v", "attn_out"), "mlp": ("mlp_in", "mlp_out")}
+GROUPS = ("first", "quarter", "rest")
 VOCAB, UNIGRAM, BIGRAM = 97, 3.1, 2.3
 FINFO = {
     "fp16": {"max": 65504.0, "tiny": 2.0**-14, "eps": 2.0**-10, "smallest_subnormal": 2.0**-24},
@@ -167,6 +168,7 @@ def write_run(
     for table, make in (
         ("layers", lambda: _layers(config, recorded, noise, bad_step, bad_layer)),
         ("steps", lambda: _steps(config, loss)),
+        ("probes", lambda: _probes(config, recorded, noise, bad_step, bad_layer)),
     ):
         writer = Writer(folder, table, metadata)
         columns = make() if rows else {}
@@ -193,6 +195,41 @@ def _layers(
     return _columns(
         [r for t in recorded for r in layer_rows(config, t, noise, layer if t == bad else None)]
     )
+
+
+POSITIONS = 8
+
+
+def token_share(config: dict[str, Any], layer: int, position: int) -> float:
+    """Share of a position of the mean square gradient of the block's output, times the positions.
+
+    In Post-LN position 0 has all of it but e^(-(blocks above)), elsewhere the positions are alike.
+    """
+    if config["choices"]["norm"] != "post":
+        return 1.0
+    left = math.exp(layer + 1 - config["depth"])
+    return 1 + (1 - left) * (POSITIONS - 1) if position == 0 else left
+
+
+def _probes(
+    config: dict[str, Any], recorded: Iterable[int], noise: float, bad: int | None, layer: int
+) -> dict[str, list]:
+    """Of the probe `token_grad`: values of every position, and of every part of a weight."""
+    names = [f"{m}.{group}" for g in MATRICES.values() for m in g for group in GROUPS]
+    gradient = GRADIENT.get(config["choices"]["norm"], GRADIENT["pre"])
+    rows = []
+    for step, at, sublayer in product(recorded, range(config["depth"]), MATRICES):
+        square = (1e-5 * gradient(at + 1, config["depth"]) * noise) ** 2
+        values = {str(t): square * token_share(config, at, t) for t in range(POSITIONS)}
+        own = [n for n in names if n.partition(".")[0] in MATRICES[sublayer]]
+        values |= {n: 1e-3 * (1 + GROUPS.index(n.partition(".")[2])) for n in own}
+        broken = step == bad and at >= layer
+        place = {"step": step, "layer": at, "sublayer": sublayer, "probe": "token_grad"}
+        rows += [
+            {**place, "item": item, "value": math.nan if broken else value}
+            for item, value in values.items()
+        ]
+    return _columns(rows)
 
 
 def _steps(config: dict[str, Any], loss: np.ndarray) -> dict[str, list]:

@@ -3,7 +3,7 @@
 Gains are fan_in * std^2 of a weight: the variance of its output over that of its input.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,15 +28,25 @@ def mlp(activation: str, gains: Mapping[str, float], x: Cov) -> Cov:
     gains: forward ones, fan_in * std^2, by role; those of the way back are the same numbers with
     the fans exchanged, and fan_in and fan_out of W1 and W2 cancel in their product.
     """
-    up, down = gains["mlp_in"], gains["mlp_out"]
+    down = gains["mlp_out"]
+    read, slopes = hidden(activation, gains, x.C)
+    through = down * sum(gains[name] * slope for name, slope in slopes.items())
+    return x.then(down * read, lambda G: through * G)
+
+
+def hidden(
+    activation: str, gains: Mapping[str, float], C: Matrix
+) -> tuple[Matrix, dict[str, Matrix]]:
+    """Inside an MLP that reads C: what W2 reads, and the squared slope behind each weight before.
+
+    The gradient of the output of such a weight is slope o G times the gain of W2 on the way back.
+    """
+    up = gains["mlp_in"]
     if activation == "swiglu":
-        gate = gains["mlp_gate"]
-        F, D = kernels.silu(gate * x.C)
-        through = down * up * (F + gate * D * x.C)
-        return x.then(down * up * F * x.C, lambda G: through * G)
-    F, D = getattr(kernels, activation)(up * x.C)
-    through = down * up * D
-    return x.then(down * F, lambda G: through * G)
+        F, D = kernels.silu(gains["mlp_gate"] * C)
+        return up * F * C, {"mlp_in": F, "mlp_gate": up * D * C}
+    F, D = getattr(kernels, activation)(up * C)
+    return F, {"mlp_in": D}
 
 
 @dataclass(frozen=True)
@@ -72,21 +82,32 @@ class Attention:
     heads: int
 
     def __call__(self, x: Cov) -> Cov:
-        C = x.C
-        A_SNN = self._rows(C, x.tape.rng)
+        read, back = self.inside(x.C, x.tape.rng)
+
+        def adjoint(G: Matrix) -> Matrix:
+            return _bounded(np.sum([self.gains[name] * to for name, to in back(G).items()], 0))
+
+        return x.then(self.gains["attn_out"] * read, adjoint)
+
+    def inside(
+        self, C: Matrix, rng: np.random.Generator
+    ) -> tuple[Matrix, Callable[[Matrix], dict[str, Matrix]]]:
+        """What W_O reads, and from the G of the branch to that of the outputs of q, k and v."""
+        A_SNN = self._rows(C, rng)
         B_SNN = self._turned(A_SNN)
         m_SNN = A_SNN @ C
         mA_SNN = m_SNN @ A_SNN.swapaxes(1, 2)
-        value = self.gains["v"] * self.gains["attn_out"]
-        score = value * self.gains["q"] * self.gains["k"]
         to_q = _to_queries(C, B_SNN, m_SNN, mA_SNN)
+        q, k, v, out = (self.gains[name] for name in ("q", "k", "v", "attn_out"))
 
-        def adjoint(G: Matrix) -> Matrix:
-            to_v = _sandwiched(A_SNN, G @ A_SNN)
-            to_k = _to_keys(C, G, B_SNN, m_SNN, mA_SNN)
-            return _bounded(value * to_v + score * (to_q * G + to_k))
+        def back(G: Matrix) -> dict[str, Matrix]:
+            return {
+                "q": out * v * k * to_q * G,
+                "k": out * v * q * _to_keys(C, G, B_SNN, m_SNN, mA_SNN),
+                "v": out * _sandwiched(A_SNN, G @ A_SNN),
+            }
 
-        return x.then(value * mA_SNN.mean(0), adjoint)
+        return v * mA_SNN.mean(0), back
 
     def saturates(self, C: Matrix) -> bool:
         """Whether softmax picks single tokens: the scores' std is above sqrt(2 ln T).

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from stability import atomic, construct
+from stability import atomic, construct, token_prediction
 from stability.config import ConfigError
 from stability.covariance import NoTheory
 from stability.index import LOADER
@@ -42,12 +42,13 @@ class Start:
     y_BT: Tokens
     vocab: int
 
-    @property
-    def key(self) -> str:
-        """Digest of all that the theory depends on: runs with one key have one theory."""
+    def key(self, table: str) -> str:
+        """Digest of all that a table's theory depends on: runs with one key have one theory."""
         groups = ("norm", "norm_type", "init")
         parts = [VERSION, self.vocab, self.config["depth"], dict(self.config["model"])]
         parts += [self.config[g]["build"] for g in groups] + [self.config["init"]["embed_std"]]
+        if table == "probes":
+            parts += [table, self.config["train"]["accumulate"], self.config["seed"]]
         digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8)
         digest.update(self.x_BT.tobytes() + self.y_BT.tobytes())
         return digest.hexdigest()
@@ -73,24 +74,26 @@ def start(run: Path) -> Start:
         raise NoTheory(f"not a run of the GPT ({type(error).__name__}: {error})") from error
 
 
-def overlay(run: Path, cache: Path | None = None) -> pd.DataFrame:
+def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.DataFrame:
     """`predict` for a run on disk, from its config and the batch that it saw at step 0.
 
     Args:
         run: a run's folder.
         cache: a folder in which results are kept, keyed by what they depend on.
+        table: ``layers``, or ``probes`` for what `token_prediction` predicts of them.
 
     Raises:
         NoTheory: the recursion does not cover the config, or a file of the run is missing.
     """
     began = start(run)
-    file = cache / _file(began.key) if cache else None
+    make = token_prediction.predict if table == "probes" else predict
+    file = cache / _file(began.key(table)) if cache else None
     if file and file.exists():
         with suppress(OSError, ValueError):  # a damaged one is made again
             return pd.read_parquet(file)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a net that overflows is none of ours
-            frame = predict(began.config, began.x_BT, began.y_BT, began.vocab)
+            frame = make(began.config, began.x_BT, began.y_BT, began.vocab)
     except (ConfigError, KeyError, ValueError) as error:
         raise NoTheory(str(error)) from error
     if file:
@@ -122,6 +125,7 @@ def of_sweep(
     cache: Path,
     allow: Sequence[str] = (),
     progress: Progress = lambda results, _: results,
+    table: str = "layers",
 ) -> Overlay:
     """The theory of every variant of a sweep, for the tokens of its first seeds.
 
@@ -131,6 +135,7 @@ def of_sweep(
         cache: a folder in which results are kept.
         allow: modules whose classes a config may name, beside our own.
         progress: wraps the results that are waited for; called with their number.
+        table: whose rows are wanted, as in `overlay`.
     """
     axes = [a for a in runs.attrs["axes"] if a != "seed"]
     few = runs.sort_values("seed")
@@ -141,11 +146,11 @@ def of_sweep(
     unique: dict[str, Path] = {}
     for run, name in zip(few["run"], few["folder"], strict=True):
         try:
-            keys[run] = start(place[name]).key
+            keys[run] = start(place[name]).key(table)
             unique[keys[run]] = place[name]
         except NoTheory as reason:
             lacking[run] = str(reason)
-    known = dict(progress(_results(unique, cache, allow), len(unique)))
+    known = dict(progress(_results(unique, cache, allow, table), len(unique)))
     rows = []
     for run, key in keys.items():
         if isinstance(result := known[key], NoTheory):
@@ -158,11 +163,11 @@ def of_sweep(
 
 
 def _results(
-    unique: Mapping[str, Path], cache: Path, allow: Sequence[str]
+    unique: Mapping[str, Path], cache: Path, allow: Sequence[str], table: str
 ) -> Iterator[tuple[str, pd.DataFrame | NoTheory]]:
     """Key -> theory or why there is none; from processes that share the work, if there is much."""
     kept = [key for key in unique if (cache / _file(key)).exists()]
-    yield from ((key, _try(unique[key], cache)) for key in kept)
+    yield from ((key, _try(unique[key], cache, table)) for key in kept)
     left = {key: folder for key, folder in unique.items() if key not in kept}
     if not left:
         return
@@ -171,15 +176,15 @@ def _results(
     start_method = get_context("spawn")
     with ProcessPoolExecutor(None, start_method, construct.allow, tuple(allow)) as pool:
         try:
-            pending = {pool.submit(_try, folder, cache): key for key, folder in left.items()}
+            pending = {pool.submit(_try, folder, cache, table): key for key, folder in left.items()}
             yield from ((pending[done], done.result()) for done in as_completed(pending))
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _try(folder: Path, cache: Path) -> pd.DataFrame | NoTheory:
+def _try(folder: Path, cache: Path, table: str) -> pd.DataFrame | NoTheory:
     try:
-        return overlay(folder, cache)
+        return overlay(folder, cache, table)
     except NoTheory as reason:
         return reason
 

@@ -8,6 +8,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -117,7 +118,7 @@ class Sweep:
     ) -> None:
         self.path, self.folders, self.args, self.out = path, folders, args, out
         self.console = console
-        self._made: Overlay | None = None
+        self._made: dict[str, Overlay] = {}
         self.runs = load(path, "runs")
 
     def draw(self, wanted: dict[str, ModuleType], command: str) -> int:
@@ -157,7 +158,7 @@ class Sweep:
         numbers = module.data(rows)
         if not self._has_theory(module):
             return numbers, module.draw(numbers, width=self.args.width)
-        theory = self._theory(progress)
+        theory = self._theory(module.TABLE, progress)
         predicted, remarks = _predicted(module, theory.rows)
         numbers.attrs["remarks"] += theory.remarks + remarks
         figure = module.draw(numbers, width=self.args.width, theory=predicted)
@@ -173,22 +174,22 @@ class Sweep:
     def _where(self, module: ModuleType) -> dict[str, Any]:
         """What to read: the figure's own rows, and of those the steps that it draws."""
         where = dict(module.WHERE)
-        if module.TABLE == "layers" and module.STEPS == "ends":
+        if module.TABLE in ("layers", "probes") and module.STEPS == "ends":
             last = self.runs["last_step"].dropna().astype(int)
             where["step"] = sorted({0, *last}) if self.args.at is None else [self.args.at]
         return where
 
-    def _theory(self, progress: Progress) -> Overlay:
-        """Made when the first figure asks for it."""
-        if self._made is None:
+    def _theory(self, table: str, progress: Progress) -> Overlay:
+        """Made when the first figure of a table asks for it."""
+        if table not in self._made:
             track = partial(progress.track, description="theory at init")
-            self._made = of_sweep(
+            self._made[table] = of_sweep(
                 self.folders, self.runs, self.out / "theory", self.args.allow,
-                lambda results, count: track(results, total=count),
+                lambda results, count: track(results, total=count), table,
             )  # fmt: skip
-            for remark in self._made.remarks:
+            for remark in self._made[table].remarks:
                 self._warn(remark)
-        return self._made
+        return self._made[table]
 
 
 def _predicted(module: ModuleType, rows: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
@@ -197,10 +198,12 @@ def _predicted(module: ModuleType, rows: pd.DataFrame) -> tuple[pd.DataFrame | N
         rows = rows[rows[column].isin(values)] if len(rows) else rows
     if rows.empty:
         return None, []
+    good = rows[~rows["saturated"].astype(bool)]
     bad = rows.loc[rows["saturated"].astype(bool), "run"].nunique()
-    rows = rows[~rows["saturated"].astype(bool)]
     remarks = [f"no theory where softmax saturates ({bad} of {rows['run'].nunique()} runs)"]
-    return module.data(rows), remarks if bad else []
+    with suppress(CannotFill):  # nothing of what it shows is left
+        return module.data(good), remarks if bad else []
+    return None, remarks if bad else []
 
 
 def _lacking(sweep: Path, step: int, runs: int) -> list[str]:

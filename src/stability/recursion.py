@@ -67,17 +67,17 @@ class Net:
         if self.model["dropout"] > 0:
             raise NoTheory("model.dropout > 0")
         self.depth, self.width = config["depth"], config["model"]["width"]
+        self.hidden = round(self.model["mlp_ratio"] * self.width)
         self.names = SUBLAYERS[self.model["sublayers"]]
         self.init = construct.build(config["init"]["build"], "init")
         self.norm = partial(normed, _kernel(config["norm_type"]["build"], self.width))
 
     def gains(self, sublayer: str, layer: int, placement: Any) -> dict[str, float]:
         """fan_in * std^2 of each weight of a sublayer."""
-        hidden = round(self.model["mlp_ratio"] * self.width)
         found = {}
         for role in ROLES[sublayer]:
-            fan_in = hidden if role == "mlp_out" else self.width
-            fan_out = hidden if role in ("mlp_in", "mlp_gate") else self.width
+            fan_in = self.hidden if role == "mlp_out" else self.width
+            fan_out = self.hidden if role in ("mlp_in", "mlp_gate") else self.width
             std = self.std(role, fan_in, fan_out, layer) * placement.init_gain(role)
             found[role] = fan_in * std**2
         return found
@@ -119,7 +119,7 @@ class Net:
         return Cov(tape, self.config["init"]["embed_std"] ** 2 * same, np.ones(len(same)))
 
     def _sublayer(self, x: Cov, layer: int, sublayer: str, batch: Batch, sites: list[Site]) -> Cov:
-        placement = self._placement(layer, sublayer)
+        placement = self.placement(layer, sublayer)
         f = self.branch(sublayer, self.gains(sublayer, layer, placement), batch)
 
         def add(name: str, x: Cov) -> Cov:
@@ -137,7 +137,7 @@ class Net:
         norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
         return add("resid_post", placement(add("resid_pre", x), branch, norms))
 
-    def _placement(self, layer: int, sublayer: str) -> Any:
+    def placement(self, layer: int, sublayer: str) -> Any:
         node = self.config["norm"]["build"]
         return construct.build(node, "norm", self.depth, layer, sublayer)
 
@@ -149,7 +149,7 @@ class Net:
         gradient of logit v at token i is (P - Y)_iv / counted.
         """
         sites.append(Site(self.depth, "head", "resid_pre", self.width, x))
-        if self._placement(self.depth - 1, self.names[-1]).final_norm:
+        if self.placement(self.depth - 1, self.names[-1]).final_norm:
             x = self.norm(x)
         top, x = x, 1.0 * x
         sites.append(Site(self.depth, "head", "branch_in", self.width, x))

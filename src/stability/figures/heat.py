@@ -1,10 +1,11 @@
-"""Heat maps: layer by step, a panel per variant, one colour scale for all."""
+"""Heat maps: layer by step or position, a panel per variant, with their colour scales."""
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -42,20 +43,13 @@ def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
         parts = [part(frame, where) for where in wheres]
         low, high = log_limits(pd.concat(parts)["value"])
         for ax, where, rows in zip(axes, wheres, parts, strict=True):
-            mesh = _map(ax, rows, LogNorm(low, high))
+            heat_map(ax, rows, "step", (low, high))
             ax.set_title(title(frame, where), pad=3)
-        bar = page.figure.colorbar(mesh, ax=axes, label=label, aspect=25, pad=0.02, fraction=0.05)
-        log_ticks(bar.ax.yaxis, (low, high))
-        bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
-        bar.outline.set_linewidth(0.5)
+        scale(page, axes, label, (low, high))
     for i, ax in enumerate(page.axes):
         ax.set_ylabel(BLOCKS if i % columns == 0 else "")
         ax.set_xlabel("step" if i + columns >= len(shown) else "")
-    special = [
-        Patch(color=style.BAD, label="not finite") if _bad(frame).any() else None,
-        Patch(color=style.GREY, label="exactly 0") if (frame["value"] == 0).any() else None,
-    ]
-    page.legends = [[p for p in special if p]]
+    page.legends = [special(frame)]
     page.notes += panels.seed_note(frame, "geometric mean", "Colour")
     page.notes += panels.outcome_notes(frame) + panels.remark_notes(frame)
     return page.close()
@@ -82,30 +76,46 @@ def _bad(rows: pd.DataFrame) -> pd.Series:
     return ~np.isfinite(rows["value"].astype(float))
 
 
-def _map(ax: Axes, rows: pd.DataFrame, norm: LogNorm) -> QuadMesh:
-    grid = rows.pivot_table("value", "x", "step", observed=True, dropna=False)
+def special(frame: pd.DataFrame) -> list[Artist]:
+    """The legend of what has no place on the colour scale."""
+    found: list[Artist] = []
+    if _bad(frame).any():
+        found.append(Patch(color=style.BAD, label="not finite"))
+    if (frame["value"] == 0).any():
+        found.append(Patch(color=style.GREY, label="exactly 0"))
+    return found
+
+
+def scale(page: panels.Page, axes: list[Axes], label: str, limits: tuple[float, float]) -> None:
+    """The colour scale of these panels, beside them."""
+    colours = ScalarMappable(LogNorm(*limits), mpl.colormaps[style.SEQUENTIAL])
+    bar = page.figure.colorbar(colours, ax=axes, label=label, aspect=25, pad=0.02, fraction=0.05)
+    log_ticks(bar.ax.yaxis, limits)
+    bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
+    bar.outline.set_linewidth(0.5)
+
+
+def heat_map(ax: Axes, rows: pd.DataFrame, across: str, limits: tuple[float, float]) -> None:
+    """``value`` by ``x``, upwards, and the column ``across``."""
+    grid = rows.pivot_table("value", "x", across, observed=True, dropna=False)
     bad = (
         rows.assign(bad=_bad(rows))
-        .pivot_table("bad", "x", "step", observed=True)
+        .pivot_table("bad", "x", across, observed=True)
         .reindex_like(grid)
     )
-    steps, layers = _edges(grid.columns.to_numpy(float)), _edges(grid.index.to_numpy(float))
+    borders = _edges(grid.columns.to_numpy(float)), _edges(grid.index.to_numpy(float))
     values = grid.to_numpy(float)
-    cmap = mpl.colormaps[style.SEQUENTIAL]
-    mesh = ax.pcolormesh(
-        steps, layers, np.ma.masked_less_equal(np.ma.masked_invalid(values), 0), norm=norm,
-        cmap=cmap, rasterized=True,
+    ax.pcolormesh(
+        *borders, np.ma.masked_less_equal(np.ma.masked_invalid(values), 0), norm=LogNorm(*limits),
+        cmap=mpl.colormaps[style.SEQUENTIAL], rasterized=True,
     )  # fmt: skip
     for colour, where in ((style.BAD, bad.to_numpy(float) > 0), (style.GREY, values == 0)):
         if where.any():
             paint = mpl.colors.ListedColormap([colour])
-            ax.pcolormesh(
-                steps, layers, np.ma.masked_where(~where, where), cmap=paint, rasterized=True
-            )
+            ax.pcolormesh(*borders, np.ma.masked_where(~where, where), cmap=paint, rasterized=True)
     ax.grid(visible=False)
     whole_ticks(ax.xaxis)
     whole_ticks(ax.yaxis)
-    return mesh
 
 
 def _edges(centres: np.ndarray) -> np.ndarray:
