@@ -12,7 +12,7 @@ import pytest
 import stability
 from stability import frames
 from stability.index import Unreadable, block_outputs, index, l2, sweeps
-from stability.schema import RUNS_FILE, TABLES
+from stability.schema import PROBES, RUNS_FILE, TABLES
 from synthetic import GRADIENT, VARIANCE, row_of, write_run, write_sweep
 
 
@@ -149,7 +149,15 @@ def test_columns_and_filters_reach_both_the_table_and_the_runs(sweep: Path) -> N
         stability.load(sweep, "layers", ["surprise"])
     with pytest.raises(KeyError, match="known: layers"):
         stability.load(sweep, "layer")
-    assert len(stability.load(sweep, "probes")) == 0
+
+
+def test_a_run_that_was_asked_for_no_probes_has_no_rows_of_them(tmp_path: Path) -> None:
+    for folder in (write_run(tmp_path, {"depth": depth}, steps=1) for depth in (1, 2)):
+        (folder / "probes.parquet").unlink(missing_ok=True)
+    frame = stability.load(tmp_path, "probes")
+    assert len(frame) == 0
+    assert list(frame) == [*(c.name for c in PROBES), "depth"]
+    assert len(stability.load(tmp_path, "runs")) == 2
 
 
 def test_many_sweeps_load_as_one_frame(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_folder_says_everything_about_its_run(tmp_path):
     assert ran.info["finfo"]["smallest_subnormal"] == 2.0**-24
     assert ran.info["parameters"] == sum(p.numel() for p in ran.built.model.parameters())
     assert "completed" in (ran.folder / "run.log").read_text()
-    tables = {"layers.parquet", "steps.parquet", "probes.parquet"}
+    tables = {"layers.parquet", "steps.parquet"}
     files = {"config.yaml", "run.json", "batch0.npz", "run.log"}
     assert {p.name for p in ran.folder.iterdir()} == files | tables
 

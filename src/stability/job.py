@@ -86,14 +86,15 @@ def _train(
         "stability.run": run,
         "stability.format": str(schema.FORMAT),
     }
-    layers, steps, probes = (Writer(folder, name, metadata) for name in schema.TABLES)
-    trainer = Trainer(built, run, folder, layers, steps, probes, report, stop)
+    names = ["layers", "steps", *(["probes"] if config["record"]["probes"] else [])]
+    writers = {name: Writer(folder, name, metadata) for name in names}
+    trainer = Trainer(built, run, folder, writers, report, stop)
     try:
         trainer.resume()
         return trainer.run()
     finally:
         built.recorder.detach()
-        for writer in (layers, steps, probes):
+        for writer in writers.values():
             writer.close()
 
 

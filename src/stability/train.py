@@ -108,7 +108,7 @@ class Trainer:
         built: what the config builds.
         run: hash, for the tables.
         folder: where checkpoints go.
-        layers, steps, probes: writers of the tables.
+        writers: of the tables ``layers``, ``steps`` and, where probes are asked for, ``probes``.
         report: called a few times a second with the progress.
         stop: asked before each step whether to break off.
     """
@@ -118,14 +118,13 @@ class Trainer:
         built: Built,
         run: str,
         folder: Path,
-        layers: Writer,
-        steps: Writer,
-        probes: Writer,
+        writers: Mapping[str, Writer],
         report: Report,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.built, self.run_hash, self.report, self.stop = built, run, report, stop
-        self.folder, self.layers, self.steps, self.probes = folder, layers, steps, probes
+        self.folder, self.writers = folder, writers
+        self.layers, self.steps = writers["layers"], writers["steps"]
         self.prober = Prober(built, run) if built.config["record"]["probes"] else None
         self.train, self.record = built.config["train"], built.config["record"]
         self.policy = built.config["on_nonfinite"]
@@ -211,9 +210,8 @@ class Trainer:
             self.recent.extend((loss, norm) for loss, norm in state["recent"])
             log.info("resumed at step %d", self.first)
         # A step that was recorded only because it was the last is no longer the last.
-        for table in (self.layers, self.probes):
-            table.keep(range(0, self.first, self.record["every"]))
-        self.steps.keep(range(self.first))
+        for name, table in self.writers.items():
+            table.keep(range(0, self.first, 1 if name == "steps" else self.record["every"]))
 
     def _save(self, step: int) -> None:
         """Write a checkpoint that ``step`` starts from; every row before it is on disk first."""
@@ -224,7 +222,7 @@ class Trainer:
 
     def _flush(self) -> None:
         self.flush_by = time.monotonic() + FLUSH_SECONDS
-        for table in (self.layers, self.steps, self.probes):
+        for table in self.writers.values():
             table.flush()
 
     def run(self) -> Outcome:
@@ -256,7 +254,7 @@ class Trainer:
         if not self._settle(0):
             return False
         began = time.perf_counter()
-        self.probes.append(self.prober.take(step, x_BT, y_BT))
+        self.writers["probes"].append(self.prober.take(step, x_BT, y_BT))
         seconds = time.perf_counter() - began
         self.outcome.record_seconds += seconds
         log.info("probes of step %d took %.1f s", step, seconds)
