@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from stability import lock, pool, resume, worker
+from stability import lock, pool, resume, seat, worker
+from stability.config import ConfigError
 from stability.pool import Pool
 from stability.sweep import Cell
 
@@ -33,7 +35,7 @@ CONFIG = {
 
 class Notes:
     def __init__(self):
-        self.starts, self.rows, self.ends = [], [], []
+        self.starts, self.rows, self.ends, self.asked = [], [], [], []
 
     def started(self, cell):
         self.starts.append(cell.run)
@@ -43,6 +45,9 @@ class Notes:
 
     def ended(self, cell, outcome):
         self.ends.append((cell.run, outcome))
+
+    def stopping(self, runs):
+        self.asked.append(runs)
 
 
 def cells(folder, *ends, **changes):
@@ -82,6 +87,45 @@ def test_no_death_takes_the_sweep_along(tmp_path):
     assert not list(tmp_path.glob("*/*.lock"))
 
 
+@pytest.fixture
+def failing_starts(monkeypatch):
+    """Errors that the next starts of a process raise, in turn; then they succeed."""
+    errors, start = [], BaseProcess.start
+
+    def start_or_fail(process):
+        if errors:
+            raise errors.pop(0)
+        start(process)
+
+    monkeypatch.setattr(BaseProcess, "start", start_or_fail)
+    return errors
+
+
+@pytest.mark.parametrize(
+    "error", [EOFError(), RuntimeError("can't start new thread"), BlockingIOError(11, "no fork")]
+)
+def test_a_worker_that_cannot_be_started_costs_one_run(tmp_path, failing_starts, error):
+    failing_starts += [error, error]
+    made = cells(tmp_path, "well", "well", "well")
+    runs = run(made)
+    assert kinds(runs) == ["failed", "done", "done"]
+    cause = runs.outcomes["run0"].cause
+    assert "no worker could be started" in cause and type(error).__name__ in cause
+    assert [outcome.kind for _, outcome in runs._watcher.ends] == ["failed", "done", "done"]
+    assert runs._watcher.starts == ["run1", "run2"]
+
+
+def test_a_worker_that_cannot_be_started_is_tried_once_more(tmp_path, failing_starts):
+    failing_starts += [EOFError()]
+    assert kinds(run(cells(tmp_path, "well"))) == ["done"]
+
+
+def test_where_no_process_can_be_started_the_grid_is_refused(tmp_path, failing_starts):
+    failing_starts += [EOFError()]
+    with pytest.raises(ConfigError, match=r"no process can be started \(EOFError\)"):
+        seat.examine(cells(tmp_path, "well"), [])
+
+
 def test_a_worker_is_reused_until_a_run_fails(tmp_path):
     made = cells(tmp_path, "well", "well", "raise", "well", "well")
     run(made)
@@ -119,7 +163,7 @@ def test_a_signal_stops_runs_politely(tmp_path, number):
     runs = Pool([setup, setup], watcher, CONFIG)
     runs.run(made)
     assert runs.signals == [number] and signal.getsignal(number) == before
-    assert kinds(runs) == ["interrupted", "interrupted"]
+    assert kinds(runs) == ["interrupted", "interrupted"] and watcher.asked == [2]
     assert [state(cell)["status"] for cell in made[:2]] == ["interrupted"] * 2
     assert not made[2].folder.exists()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stability import resume, worker
-from stability.seat import Seat
+from stability.seat import NO_PROCESS, Seat
 from stability.sweep import Cell
 
 PATIENCE = 0.5
@@ -43,6 +43,7 @@ class Watcher(Protocol):
     def started(self, cell: Cell) -> None: ...
     def report(self, cell: Cell, row: dict[str, Any]) -> None: ...
     def ended(self, cell: Cell, outcome: Outcome) -> None: ...
+    def stopping(self, runs: int) -> None: ...
 
 
 class Pool:
@@ -50,7 +51,7 @@ class Pool:
 
     Args:
         setups: one for each worker that may live at a time.
-        watcher: is told of starts, steps and ends.
+        watcher: is told of starts, steps and ends, and of runs that are asked to stop.
         config: says ``isolate`` (a new process for each run) and ``fail_fast`` (stop everything at
             the first failure).
     """
@@ -75,12 +76,20 @@ class Pool:
                 while (queue or self._busy()) and not self._must_stop():
                     for seat in self._seats:
                         if queue and seat.cell is None:
-                            cell = queue.popleft()
-                            seat.begin(cell)
-                            self._watcher.started(cell)
+                            self._begin(seat, queue.popleft())
                     self._listen()
             finally:
                 self._stop()
+
+    def _begin(self, seat: Seat, cell: Cell) -> None:
+        """Start a run; where no worker can be had for it, that costs this run only."""
+        try:
+            seat.begin(cell)
+        except NO_PROCESS as error:
+            cause = f"no worker could be started ({worker.cause(error)})"
+            self._conclude(cell, Outcome("failed", cause=cause))
+        else:
+            self._watcher.started(cell)
 
     @contextmanager
     def _heeding_signals(self) -> Iterator[None]:
@@ -125,13 +134,18 @@ class Pool:
             outcome = Outcome(kind, resume.read(cell.folder), value)
         if self._isolate:
             seat.dismiss()
+        self._conclude(cell, outcome)
+
+    def _conclude(self, cell: Cell, outcome: Outcome) -> None:
         self.outcomes[cell.run] = outcome
         self._watcher.ended(cell, outcome)
 
     def _stop(self) -> None:
         """Ask what still runs to stop, wait for its checkpoints, and end all workers."""
         self._stopping = True
-        for seat in self._busy():
+        if busy := self._busy():
+            self._watcher.stopping(len(busy))
+        for seat in busy:
             seat.terminate()
         patience = time.monotonic() + worker.GRACE
         asked = len(self.signals)

@@ -22,7 +22,7 @@ MANY = 20
 WIDEST = 40
 """Characters of a run's title beside its bar."""
 
-FILE_WIDTH = 160
+FILE_WIDTH = 180
 """Characters of a line where the output is no terminal."""
 
 COLOURS = {"completed": "green", "diverged": "yellow", "failed": "red", "interrupted": "magenta"}
@@ -63,6 +63,7 @@ class Display:
         self._shares = {cell.run: 0.0 for cell in cells}
         self._costs = {cell.run: cost(cell.config) for cell in cells}
         self._ended = 0
+        self._stopping = False
         self._live: dict[str, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -99,13 +100,22 @@ class Display:
         self._share(cell, row["step"] / max(1, row["steps"]))
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """A run is over, in whatever way."""
-        self._ended += 1
+        """A run is over, in whatever way; an interrupted one is not done."""
         if cell.run in self._live:
             self._progress.remove_task(self._live.pop(cell.run))
-        self._share(cell, 1.0)
-        position = f"[{self._ended}/{len(self._costs)}]"
-        self._console.print(f"{escape(position)} {escape(cell.title)}  {ending(outcome)}")
+        position = ""
+        if outcome.kind != "interrupted":
+            self._ended += 1
+            position = f"[{self._ended}/{len(self._costs)}] "
+            self._share(cell, 1.0)
+        self._console.print(f"{escape(position)}{escape(cell.title)}  {ending(outcome)}")
+
+    def stopping(self, runs: int) -> None:
+        """Runs were asked to stop, and write their checkpoints."""
+        self._stopping = True
+        self._progress.update(self._sweep, note="stopping")
+        who = "1 run writes its checkpoint" if runs == 1 else f"{runs} runs write checkpoints"
+        self._console.print(f"stopping: {who}; Ctrl-C now does not wait for it")
 
     def _share(self, cell: Cell, share: float) -> None:
         self._shares[cell.run] = share
@@ -113,7 +123,8 @@ class Display:
         done /= sum(self._costs.values())
         elapsed = self._progress.tasks[0].elapsed or 0.0
         left = f"{duration(elapsed / done * (1 - done))} left" if done > 0 and elapsed > 1 else ""
-        self._progress.update(self._sweep, completed=done, description=self._counted(), note=left)
+        note = "stopping" if self._stopping else left
+        self._progress.update(self._sweep, completed=done, description=self._counted(), note=note)
 
 
 def cost(config: Mapping[str, Any]) -> float:
@@ -140,7 +151,7 @@ def ending(outcome: Outcome) -> str:
     status = f"[{COLOURS.get(info['status'], 'white')}]{info['status']}[/]"
     if outcome.cause:
         return f"{status}  {escape(outcome.cause)}"
-    loss = "" if info["final_loss"] is None else f"  loss {info['final_loss']:.4g}"
+    loss = "" if info["final_loss"] is None else f"  training loss {info['final_loss']:.4g}"
     return f"{status}{loss}  {duration(info['seconds'])}"
 
 

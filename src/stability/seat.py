@@ -15,6 +15,9 @@ from stability.sweep import Cell
 
 PRELOADED = ["torch", "stability.job", "stability.worker"]
 
+NO_PROCESS = (OSError, EOFError, RuntimeError)
+"""What a machine without memory, threads or files raises where a process is to be started."""
+
 
 def context() -> Any:
     """A forkserver with torch loaded, so that a worker starts in milliseconds; else spawn."""
@@ -32,14 +35,18 @@ def examine(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
         The number of GPUs.
 
     Raises:
-        ConfigError: an option cannot be built, or there is no such device.
+        ConfigError: an option cannot be built, there is no such device, or no process to look.
     """
     near, far = context().Pipe()
     setup = worker.Setup(tuple(trusted))
     configs = [cell.config for cell in cells]
     process = context().Process(target=worker.examine, args=(far, setup, configs))
-    process.start()
-    far.close()
+    try:
+        with far:
+            process.start()
+    except NO_PROCESS as error:
+        legal = f"no process can be started ({worker.cause(error)})"
+        raise ConfigError("n_jobs", configs[0]["n_jobs"], legal) from error
     try:
         gpus, refusal = near.recv()
     except EOFError:
@@ -61,20 +68,25 @@ class Seat:
         self._process: BaseProcess | None = None
 
     def begin(self, cell: Cell) -> None:
-        """Give the worker a run; a new worker where there is none or it has died."""
-        self.cell = cell
+        """Give the worker a run; a new worker where there is none or it has died.
+
+        Raises:
+            OSError, EOFError, RuntimeError: twice in a row no worker could be started.
+        """
         try:
             self._send(cell)
-        except OSError:  # it died while it was idle
+        except NO_PROCESS:  # it died while it was idle, or the machine is short of something
             self.dismiss()
             self._send(cell)
+        self.cell = cell
 
     def _send(self, cell: Cell) -> None:
         if self.pipe is None:
-            self.pipe, far = context().Pipe()
-            self._process = context().Process(target=worker.serve, args=(far, self._setup))
-            self._process.start()
-            far.close()
+            near, far = context().Pipe()
+            process = context().Process(target=worker.serve, args=(far, self._setup))
+            with far:
+                process.start()
+            self.pipe, self._process = near, process
         self.pipe.send((cell.config, cell.folder))
 
     def hear(self) -> tuple[str, Any]:
