@@ -89,7 +89,7 @@ def test_a_sweep_runs_is_summed_up_and_runs_only_what_is_missing(tmp_path):
     (typed,) = {r["command"] for r in found.values()}
     assert typed.startswith("python -m stability.run ") and "norm=pre,post" in typed
     assert (tmp_path / "outputs" / "s" / "runs.parquet").exists()
-    for said in ("[2/2]", "variance growth", "gradient ratio", "files:   outputs/s", *found):
+    for said in ("[2/2]", "validation", "variance", "gradient", "files:   outputs/s", *found):
         assert said in done.stdout
     assert "resume:" not in done.stdout and "\x1b" not in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["outputs"]
@@ -163,6 +163,7 @@ def test_a_stopped_sweep_says_so_and_goes_on_later(tmp_path):
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 143, said
     assert "interrupted" in said and "not started" in said and "Traceback" not in said
+    assert "stopping: 2 runs write checkpoints" in said and "the same command again" in said
     assert {r["status"] for r in runs(tmp_path / "outputs" / "s").values()} == {"interrupted"}
 
     again = command(*words, "train.steps=3", cwd=tmp_path)

@@ -3,6 +3,7 @@
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,12 +20,19 @@ from stability.sweep import Cell
 FAILED = 1
 
 NUMBERS = {
-    "final_loss": "final loss",
-    "variance_growth": "variance growth",
-    "grad_ratio": "gradient ratio",
-    "grad_ratio_median": "median token's",
+    "final_val_loss": "validation\nloss",
+    "variance_growth": "variance\ngrowth",
+    "grad_ratio": "gradient\nratio",
+    "grad_ratio_median": "median\ntoken's",
+    "final_loss": "training\nloss",
 }
-"""Columns of the final table: ratios over depth of variance and of gradient."""
+"""Columns of the final table, as many as there is room for; docs/data.md says what they are."""
+
+NUMBER, STATUS = 11, 13
+"""Characters of a column of numbers and of the status, with the space beside it."""
+
+NAME = 24
+"""Characters that are left for the names of runs, at least."""
 
 
 class Finished(Exception):
@@ -71,10 +79,10 @@ def conclude(
     if any((cell.folder / RUN_FILE).exists() for cell in cells):
         from stability import index  # pandas: not needed before
 
-        console.print(_table(cells, index.index(sweep).set_index("run")))
+        console.print(_table(cells, index.index(sweep).set_index("run"), console.width))
     failed = [c for c in cells if c.run in outcomes and outcomes[c.run].kind == "failed"]
-    if failed:
-        console.print(_failures(failed, outcomes))
+    for cell in failed:
+        console.print(_failure(cell, outcomes[cell.run]), soft_wrap=True)
     for cell in cells:
         if cell.run in outcomes and outcomes[cell.run].kind == "held":
             console.print(f"{escape(cell.title)} {escape(outcomes[cell.run].cause)}")
@@ -84,33 +92,46 @@ def conclude(
         typed = [a for a in sys.argv[1:] if a not in ("-m", "--multirun")]
         again = shlex.join([*typed, f"name={sweep.name}"])
         console.print(f"resume:  python -m stability.run {again}", soft_wrap=True, markup=False)
+    elif failed or stopped is not None:
+        console.print("resume:  the same command again; it runs only what is not finished")
     if stopped is not None:
         raise Finished(128 + (stopped if stopped == signal.SIGINT else signal.SIGTERM))
     if failed:
         raise Finished(FAILED)
 
 
-def _table(cells: Sequence[Cell], runs: Any) -> Table:
+def _table(cells: Sequence[Cell], runs: Any, width: int) -> Table:
+    """A row a run; in a narrow terminal fewer numbers, and names over several lines."""
+    room = max(0, width - NAME - STATUS) // NUMBER
+    shown = dict(list(NUMBERS.items())[:room])
     table = Table("run", "status", box=None, pad_edge=False)
-    for column in NUMBERS.values():
-        table.add_column(column, justify="right")
+    for title in shown.values():
+        table.add_column(title, justify="right")
     for cell in cells:
-        if cell.run not in runs.index:
-            table.add_row(escape(cell.folder.name), "not started", *["-"] * len(NUMBERS))
-            continue
-        row = runs.loc[cell.run]
-        status = f"[{COLOURS.get(row['status'], 'white')}]{row['status']}[/]"
-        table.add_row(escape(cell.folder.name), status, *[_number(row[key]) for key in NUMBERS])
+        name = _folded(cell.folder.name, width - STATUS - NUMBER * len(shown))
+        status, numbers = "not started", ["-"] * len(shown)
+        if cell.run in runs.index:
+            row = runs.loc[cell.run]
+            status = f"[{COLOURS.get(row['status'], 'white')}]{row['status']}[/]"
+            numbers = [_number(row[key]) for key in shown]
+        table.add_row(escape(name), status, *numbers)
     return table
+
+
+def _folded(name: str, width: int) -> str:
+    """A name in lines of at most `width` characters, broken after a '_' where there is one."""
+    if len(name) <= width:
+        return name
+    lines = textwrap.wrap(name.replace("_", "_ "), max(1, width), break_on_hyphens=False)
+    return "\n".join(line.replace(" ", "") for line in lines)
 
 
 def _number(value: Any) -> str:
     return "-" if value is None or value != value else f"{value:.4g}"
 
 
-def _failures(cells: Sequence[Cell], outcomes: Mapping[str, Outcome]) -> Table:
-    table = Table("failed run", "cause", "log", box=None, pad_edge=False)
-    for cell in cells:
-        log = cell.folder / LOG_FILE
-        table.add_row(escape(cell.title), escape(outcomes[cell.run].cause), escape(str(log)))
-    return table
+def _failure(cell: Cell, outcome: Outcome) -> str:
+    """A failed run, its cause, and its log where it came to have one."""
+    log = cell.folder / LOG_FILE
+    where = f"  ({log})" if log.exists() else ""
+    return f"[red]failed:[/]  {escape(f'{cell.title}: {outcome.cause}{where}')}"
