@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from stability import construct
+from stability import choices, construct
 from stability.algebra import equation
 from stability.config import KNOBS
 from stability.schema import KINDS, SITES, TABLES
@@ -53,6 +53,10 @@ def knobs() -> str:
     return table("key|default|unit|legal|meaning", rows)
 
 
+def option_name(group: str, name: str) -> str:
+    return f"`{name}`" + (" (default)" if choices.defaults()[group] == name else "")
+
+
 def options(group: str) -> str:
     """The options of a group in the order of legends, with the first line of each class."""
     found = [(yaml.safe_load(p.read_text()), p.stem) for p in (CONF / group).glob("*.yaml")]
@@ -60,7 +64,7 @@ def options(group: str) -> str:
     for option, name in sorted(found, key=lambda f: f[0]["order"]):
         cls = construct.resolve(option["build"]["_target_"], f"{group}.build")
         doc = (cls.__doc__ or "").strip().splitlines()[0]
-        cells = [f"`{name}`", option["label"], doc]
+        cells = [option_name(group, name), option["label"], doc]
         if group == "norm":
             placement = cls(12, 0, "attn")
             cells[2:] = [f"`{equation(placement)}`", "yes" if placement.final_norm else "", doc]
@@ -69,11 +73,26 @@ def options(group: str) -> str:
     return table(f"option|in legends|{head}what it is", rows)
 
 
+def models() -> str:
+    """The options of `model`, the smallest first: the keys that each sets, and what it is for."""
+    texts = {p.stem: p.read_text() for p in (CONF / "model").glob("*.yaml")}
+    found = {name: yaml.safe_load(text) for name, text in texts.items()}
+    keys = list(dict.fromkeys(key for sets in found.values() for key in sets["model"]))
+    rows = []
+    for name, sets in sorted(found.items(), key=lambda item: item[1]["model"]["width"]):
+        own = (f"`{sets['model'][key]}`" if key in sets["model"] else "" for key in keys)
+        what = texts[name].splitlines()[1].removeprefix("# ")
+        rows.append([option_name("model", name), f"`{sets['depth']}`", *own, what])
+    head = ["option", "`depth`", *(f"`model.{key}`" for key in keys), "what it is"]
+    return table("|".join(head), rows)
+
+
 SOURCES: dict[str, Callable[[], str]] = {
     **{f"schema.{t}": lambda t=t: columns(t) for t in TABLES},
     "schema.SITES": lambda: names(SITES),
     "schema.KINDS": lambda: names(KINDS),
     "config.KNOBS": knobs,
+    "conf/model": models,
     **{f"conf/{g}": lambda g=g: options(g) for g in ("norm", "norm_type", "init", "data")},
 }
 

@@ -59,7 +59,8 @@ def test_help_explains_every_knob_and_lists_every_option():
         assert knob.doc in text
         assert knob.unit in text and knob.legal.text in text
     for group in GROUPS:
-        assert all(option in text for option in choices.options(group))
+        default = {"norm": "pre", "init": "xavier", "model": "nano"}.get(group, "")
+        assert f"{', '.join(choices.options(group))} (default: {default}" in text
 
 
 def test_help_lists_the_users_own_options(tmp_path):

@@ -21,7 +21,7 @@ The same command with the same name=NAME runs only what is missing."""
 FLAGS = """\
 -m, --multirun       may be left out: one run is a sweep of one
 --config-dir DIR     more options in DIR/<group>/*.yaml; the modules in DIR may be built
---cfg job            print the composed config and stop
+--cfg job            print the composed config of one run (one value for each key) and stop
 -h, --help           this text
 --hydra-help         Hydra's own flags and groups
 hydra/launcher=NAME  procs (processes on this machine) or any launcher that Hydra knows"""
@@ -37,8 +37,10 @@ INDENT = 34
 def text(extra: Sequence[Path] = ()) -> str:
     """The whole help text; `extra` are the folders given by ``--config-dir``."""
     names = {group: choices.options(group, extra) for group in GROUPS}
-    names["experiments"] = sorted(choices.experiments(extra))
-    options = "\n".join(_entry(g, ", ".join(found)) for g, found in names.items())
+    defaults = choices.defaults()
+    said = {g: f"{', '.join(found)} (default: {defaults[g]})" for g, found in names.items()}
+    said["experiments"] = ", ".join(sorted(choices.experiments(extra)))
+    options = "\n".join(_entry(name, body) for name, body in said.items())
     knobs = "\n".join(_knobs())
     return "\n\n".join(
         [
