@@ -161,6 +161,13 @@ def test_an_output_folder_that_cannot_be_made_is_refused(monkeypatch, capsys, tm
             sweep.make_folder({"out": "/proc/x", "name": "a"})
 
 
+@pytest.mark.parametrize("grid", ["norm=pre,post", "depth=6,24", "seed=range(3)"])
+def test_of_a_grid_no_single_config_is_shown(grid, capsys):
+    assert run.main(["--cfg", "job", grid]) == run.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert out == "" and err == f"{grid}: --cfg shows one config: one value for each key\n"
+
+
 @pytest.mark.parametrize("text", ["a: [", "a: b: c", "\t", "- 1", "build: 3", "depth: 7"])
 def test_a_damaged_yaml_of_the_user_is_refused(text, capsys, tmp_path):
     write(tmp_path / "mine" / "norm" / "broken.yaml", text)

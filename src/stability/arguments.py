@@ -53,6 +53,10 @@ def read(words: Sequence[str]) -> Arguments:
     experiment: Any = None
     for override in map(_parse, flags.overrides):
         check(override, extra)
+        if flags.cfg and override.is_sweep_override():
+            raise Refused(
+                str(override.input_line), "--cfg shows one config: one value for each key"
+            )
         if override.key_or_group == "experiments":
             experiment = override.value()
     other = (flags.cfg, flags.info, flags.hydra_help, flags.shell_completion, flags.multirun)
