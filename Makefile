@@ -47,7 +47,7 @@ define put_to_the_test
 $(RUN) -m stability.claims --sweeps --law $(1) | { failed=; while read -r sweep figures; do \
 	$(RUN) -m stability.run experiments=$$sweep </dev/null || failed="$$failed $$sweep"; \
 	test -z "$$figures" || $(RUN) -m stability.plot outputs/$$sweep --figures $$figures; \
-done; $(RUN) -m stability.claims outputs --law $(1); \
+done; $(RUN) -m stability.claims outputs; \
 test -z "$$failed" || { echo "not complete:$$failed" >&2; exit 1; }; }
 endef
 

@@ -371,7 +371,8 @@ def test_the_command_writes_every_form_of_the_table(tmp_path, capsys, monkeypatc
     page.write_text(f"# Mine\n\n{ledger.START}\nbefore\n{ledger.END}\n\nafter\n")
     write_sweep(tmp_path / "out", "my_claim", LINEAR)
     asked = ["--config-dir", str(mine), "--claims", "my-claim", "--no-theory", "--pages"]
-    assert claims.main([str(tmp_path / "out"), *asked]) == 0
+    there = str(tmp_path / "out")
+    assert claims.main([there, *asked, "--out", there]) == 0
     assert "holds" in capsys.readouterr().out
     (fact,) = json.loads((tmp_path / "out" / "claims.json").read_text())
     assert (fact["claim"], fact["verdict"]) == ("my-claim", HOLDS)
@@ -382,6 +383,19 @@ def test_the_command_writes_every_form_of_the_table(tmp_path, capsys, monkeypatc
     assert "**holds**" in filled
     assert "before" not in filled
     assert filled.endswith("\n\nafter\n")
+
+
+def test_a_choice_of_claims_leaves_the_files_of_all_of_them_alone(tmp_path, capsys):
+    write_sweep(tmp_path / "out", "pre_forward_linear", LINEAR)
+    there, names = str(tmp_path / "out"), [f"claims.{form}" for form in ("csv", "json", "md")]
+    for choice in (["--claims", "pre-forward-linear"], ["--law", "init"]):
+        assert claims.main([there, "--no-theory", *choice]) == 0
+        assert "pre-forward-linear" in capsys.readouterr().out
+        assert not (tmp_path / "out" / names[0]).exists()
+        assert claims.main([there, "--no-theory", *choice, "--out", str(tmp_path / "own")]) == 0
+        assert sorted(p.name for p in (tmp_path / "own").iterdir()) == names
+    assert claims.main([there, "--no-theory"]) == 0
+    assert all((tmp_path / "out" / name).exists() for name in names)
 
 
 def test_a_report_keeps_the_prose_and_shows_each_claim_with_its_figure(tmp_path, capsys):

@@ -27,7 +27,7 @@ WIDE = 200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print and write the table; 0, or 2 with a line of reason."""
+    """Print the table, and write that of all claims; 0, or 2 with a line of reason."""
     args = _parser().parse_args(argv)
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -45,8 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = [c for c in wanted if args.claims or not c.like or c.runs in found]
         results = _evaluate(wanted, found, not args.no_theory, console)
         console.print(ledger.console(results))
-        for path in ledger.write(results, args.out or args.path):
-            console.print(f"  {path}", markup=False)
+        # The files beside the runs are of all claims: a choice of them does not replace them.
+        chosen = args.claims is not None or args.law is not None
+        if args.out or not chosen:
+            for path in ledger.write(results, args.out or args.path):
+                console.print(f"  {path}", markup=False)
         if args.pages:
             _fill_pages(results, known)
         if args.report:
@@ -72,8 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--claims", metavar="A,B", help="which to evaluate (default: all)")
     parser.add_argument("--law", choices=("init", "training"), help="laws at init or of training")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where claims.md, .csv and .json go (default: PATH)"
-    )
+        "--out", type=Path, metavar="DIR",
+        help="where claims.md, .csv and .json go (default: PATH; with --claims or --law nowhere)",
+    )  # fmt: skip
     parser.add_argument(
         "--sweeps", action="store_true", help="only list the sweeps that are needed, and figures"
     )
