@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -125,12 +126,14 @@ def name(axis: str) -> str:
 
 
 def label(frame: pd.DataFrame, axis: str, value: Any) -> str:
-    """A value of an axis as legends call it: its label, or ``name = value``."""
+    """A value of an axis as legends call it: its label, ``name = value``, a switch's name."""
     options = _options(frame, axis)
     if str(value) in options:
         return options[str(value)][0]
     if axis in GROUPS or axis in ("dtype", "sweep", "model.activation"):
         return str(value)
+    if isinstance(value, bool | np.bool_):
+        return name(axis) if value else f"not {name(axis)}"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return f"{name(axis)} = {text}"
 

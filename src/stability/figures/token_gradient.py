@@ -39,7 +39,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 def draw(frame: pd.DataFrame, width: float = 6.75, theory: pd.DataFrame | None = None) -> Figure:
     """A row per variant; for each value of one more axis init, theory and end side by side."""
     both, kinds = beside(frame, theory)
-    wall = Wall(both, kinds, width)
+    wall = Wall(both, kinds, width, aspect=0.8)
     for row in range(len(wall.rows)):
         cells = wall.cells(row, both)
         limits = log_limits(pd.concat([rows["value"] for _, rows in cells]))

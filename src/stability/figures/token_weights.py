@@ -61,7 +61,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 def draw(frame: pd.DataFrame, width: float = 6.75, theory: pd.DataFrame | None = None) -> Figure:
     """A row per variant, a line per group of positions; init and end side by side."""
     shown = frame.assign(shown=frame["when"].astype(str))
-    wall = Wall(shown, [str(when) for when in style.levels(frame, "when")], width)
+    wall = Wall(shown, [str(when) for when in style.levels(frame, "when")], width, 0.6)
     dashed = shown.head(0) if theory is None else theory.assign(shown=theory["when"].astype(str))
     for row in range(len(wall.rows)):
         cells = wall.cells(row, shown)

@@ -18,12 +18,15 @@ class Wall:
         frame: rows with the sweep's axes and a column ``shown``.
         shown: its values that stand side by side for each variant.
         width: inches.
+        aspect: height of a panel over its width.
 
     Attributes:
         rows, columns: what each row and each column shows, as values of the frame's columns.
     """
 
-    def __init__(self, frame: pd.DataFrame, shown: Sequence[str], width: float) -> None:
+    def __init__(
+        self, frame: pd.DataFrame, shown: Sequence[str], width: float, aspect: float
+    ) -> None:
         names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
         names.sort(key=lambda a: style.is_number(frame, a))
         most = 3 if width < 4 else 5 if width < 6 else 7
@@ -33,7 +36,7 @@ class Wall:
         self.columns = [{**f, "shown": s} for f in facets(frame, inner) for s in shown]
         self.rows = every[: max(1, panels.MAX_PANELS // len(self.columns))]
         count = len(self.rows) * len(self.columns)
-        self.page = panels.Page(count, len(self.columns), width, aspect=0.8, least=0.86, most=1.6)
+        self.page = panels.Page(count, len(self.columns), width, aspect, least=0.86, most=1.6)
         if len(every) > len(self.rows):
             said = f"First {len(self.rows)} of {len(every)} variants; the csv has all."
             self.page.notes.append(said)
