@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "path", type=Path, metavar="PATH", help="a run, a sweep, or a folder of them"
     )
-    names = ",".join(figures.modules())
+    names = ", ".join(figures.modules())
     parser.add_argument("--figures", metavar="A,B", help=f"which to draw (default: all): {names}")
     parser.add_argument(
         "--format", default="pdf,png", type=_formats, metavar="F,F", help="pdf, png (default: both)"
@@ -142,8 +142,9 @@ class Sweep:
         return drawn
 
     def _introduce(self) -> None:
-        what = ", ".join(axes_of(self.runs)) or "nothing"
-        self.console.print(f"[bold]{self.path}[/]: {len(self.runs)} runs, what varies: {what}")
+        axes, count = ", ".join(axes_of(self.runs)), len(self.runs)
+        what = f", what varies: {axes}" if axes else ""
+        self.console.print(f"[bold]{self.path}[/]: {count} run{'s' * (count != 1)}{what}")
         for remark in self.runs.attrs["remarks"]:
             self._warn(remark)
         for name, why in self.runs.attrs["damaged"].items():
