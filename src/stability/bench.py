@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from stability import quiet
 from stability.build import Built, build
 from stability.config import Config
 from stability.model import loss_sum
@@ -87,6 +88,7 @@ def measure(found: Mapping[str, Variant], rounds: int, console: Console) -> dict
     return times
 
 
+@quiet.when_unread
 def main(argv: list[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m stability.bench", description=__doc__)

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from stability import atomic, choices, claimed, construct, ledger
+from stability import atomic, choices, claimed, construct, ledger, quiet
 from stability.claimed import BadClaim, Claim
 from stability.evidence import Result, evaluate
 from stability.figures import forest
@@ -26,6 +26,7 @@ WIDE = 200
 """Columns of the table where it goes to no terminal."""
 
 
+@quiet.when_unread
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, and write that of all claims; 0, or 2 with a line of reason."""
     args = _parser().parse_args(argv)
@@ -57,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Unreadable, BadClaim) as error:
         print(f"stability.claims: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except OSError as error:
         print(f"stability.claims: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from stability import quiet
 from stability.pool import Outcome
 from stability.sweep import Cell
 
@@ -28,10 +29,18 @@ FILE_WIDTH = 180
 COLOURS = {"completed": "green", "diverged": "yellow", "failed": "red", "interrupted": "magenta"}
 
 
+class Screen(Console):
+    """A console whose reader may go: the sweep goes on unseen."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        quiet.silence()
+
+
 def console() -> Console:
     """Where a sweep shows itself; lines are not folded in a file."""
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=FILE_WIDTH)
+    made = Screen(highlight=False)
+    return made if made.is_terminal else Screen(highlight=False, width=FILE_WIDTH)
 
 
 def track(items: Sequence[T], what: str, console: Console) -> Iterable[T]:

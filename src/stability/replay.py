@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from stability import atomic, construct
+from stability import atomic, construct, quiet
 from stability.build import device_of, model_of, recorder_of
 from stability.config import DTYPES, ConfigError
 from stability.model import GPT
@@ -182,6 +182,7 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
     return 0 if culprit is not None else 1
 
 
+@quiet.when_unread
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m stability.replay", description=__doc__)

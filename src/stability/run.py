@@ -11,11 +11,14 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from stability import quiet
+
 BAD_INPUT = 2
 INTERRUPTED = 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
+@quiet.when_unread
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command.
 

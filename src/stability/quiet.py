@@ -1,0 +1,47 @@
+"""A command whose reader has gone, as ``head`` does after its lines, ends without a word."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+Code = TypeVar("Code", bound=int | None)
+
+BROKEN_PIPE = 141
+"""Exit code of a command that nobody reads: 128 + SIGPIPE, as of any program in a pipe."""
+
+
+def when_unread(main: Callable[P, Code]) -> Callable[P, Code | int]:
+    """Decorates a command's ``main``: it returns `BROKEN_PIPE` where its output can go nowhere."""
+
+    @functools.wraps(main)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> Code | int:
+        try:
+            try:
+                return main(*args, **kwargs)
+            finally:
+                print(end="", flush=True)
+        except BrokenPipeError:
+            if not _reader_has_gone():  # it is about another pipe, and an error
+                raise
+            silence()
+            return BROKEN_PIPE
+
+    return inner
+
+
+def silence() -> None:
+    """Let what is still to be printed go nowhere: the interpreter writes it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _reader_has_gone() -> bool:
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return True
+    return False
