@@ -36,7 +36,8 @@ class Wall:
         self.columns = [{**f, "shown": s} for f in facets(frame, inner) for s in shown]
         self.rows = every[: max(1, panels.MAX_PANELS // len(self.columns))]
         count = len(self.rows) * len(self.columns)
-        self.page = panels.Page(count, len(self.columns), width, aspect, least=0.86, most=1.6)
+        least = 0.86 if len(self.rows) > 2 else 1.3  # inches
+        self.page = panels.Page(count, len(self.columns), width, aspect, least=least, most=1.6)
         if len(every) > len(self.rows):
             said = f"First {len(self.rows)} of {len(every)} variants; the csv has all."
             self.page.notes.append(said)
