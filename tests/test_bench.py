@@ -18,3 +18,18 @@ def test_every_variant_is_timed_and_compared_with_the_first(capsys):
     assert float(plain[2]) == 1.0
     ratio = float(recorded[1]) / float(plain[1])
     assert float(recorded[2]) == pytest.approx(ratio, rel=0.1)
+
+
+def test_the_help_gives_the_meaning_and_the_default_of_every_number(capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, (default, what) in bench.NUMBERS.items():
+        assert f"--{name} N {what} (default: {default})" in text
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "2.5", "many"])
+def test_a_number_that_measures_nothing_is_refused(value, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["--rounds", value])
+    assert f"{value}: must be a whole number >= 1" in capsys.readouterr().err

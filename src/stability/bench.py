@@ -88,17 +88,40 @@ def measure(found: Mapping[str, Variant], rounds: int, console: Console) -> dict
     return times
 
 
+NUMBERS = {
+    "depth": (6, "blocks L"),
+    "width": (64, "features d of the residual stream"),
+    "context": (64, "tokens T of a sequence"),
+    "rounds": (30, "times that each variant is timed"),
+    "threads": (1, "CPU threads"),
+}
+"""Options that take a whole number >= 1: default and meaning."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m stability.bench",
+        description="Time recorded and unrecorded steps in turn, in one process; give their ratio.",
+    )
+    for name, (default, what) in NUMBERS.items():
+        parser.add_argument(
+            f"--{name}", type=_positive, default=default, metavar="N",
+            help=f"{what} (default: %(default)s)",
+        )  # fmt: skip
+    parser.add_argument("--compile", action="store_true", help="time compiled blocks as well")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number >= 1")
+    return int(text)
+
+
 @quiet.when_unread
 def main(argv: list[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m stability.bench", description=__doc__)
-    parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--context", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="time compiled blocks as well")
-    args = parser.parse_args(argv)
+    args = _parser().parse_args(argv)
     torch.set_num_threads(args.threads)
     console = Console()
     times = measure(variants(args), args.rounds, console)
