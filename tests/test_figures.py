@@ -315,7 +315,8 @@ def test_dynamic_range_holds_extremes_and_the_limits_of_the_format(tmp_path: Pat
     rows = pd.read_parquet(folder / "layers.parquet")
     rows = rows[(rows["step"] == 0) & (rows["layer"] == 1)]
     at = frame[(frame["when"] == "at init") & (frame["x"] == 2)].set_index("quantity")["value"]
-    assert at["largest activation"] == pytest.approx(rows[rows["kind"] == "act"]["absmax"].max())
+    kept = rows[(rows["kind"] == "act") & ~rows["site"].isin(["scores", "attn_rows"])]
+    assert at["largest activation"] == pytest.approx(kept["absmax"].max())
     matrices = rows[(rows["kind"] == "weight_grad") & ~rows["site"].str.contains(".", regex=False)]
     assert at["smallest weight gradient"] == pytest.approx(matrices["rms"].min())
     assert set(frame["max"]) == {65504.0} and set(frame["eps"]) == {1e-8}
@@ -332,7 +333,32 @@ def legend(figure: Figure) -> list[str]:
 def test_legends_name_what_varies_and_nothing_else(sweep: Path, tmp_path: Path) -> None:
     assert set(legend(variance.draw(numbers(sweep, variance)))) >= {"Pre-LN", "Post-LN", "L = 2"}
     write_run(tmp_path, {"norm": "pre"})
-    assert legend(variance.draw(numbers(tmp_path, variance))) == ["embedding"]
+    assert legend(variance.draw(numbers(tmp_path, variance))) == ["embedding (hollow)"]
+
+
+def test_a_figure_of_one_step_says_which(tmp_path: Path) -> None:
+    write_run(tmp_path, {"norm": "pre"}, steps=1)
+    assert "At init." in variance.draw(numbers(tmp_path, variance)).texts[-1].get_text()
+
+
+def test_the_median_token_of_a_model_of_unknown_width_is_given_as_rms(sweep: Path) -> None:
+    rows = stability.load(sweep, "layers", gradient.COLUMNS, gradient.WHERE)
+    known, unknown = gradient.data(rows), gradient.data(rows.assign(**{"model.width": np.nan}))
+    norms = known[known["quantity"] == "median token"]["value"].to_numpy()
+    rms = unknown[unknown["quantity"] == "median token, rms"]["value"].to_numpy()
+    width = rows["model.width"].iloc[0]
+    np.testing.assert_allclose(norms, rms * width**0.5)
+    assert "median token" not in set(unknown["quantity"])
+
+
+def test_losses_above_the_axis_are_marked_and_named(tmp_path: Path) -> None:
+    write_sweep(tmp_path, {"norm": ["pre", "none"]}, steps=4)
+    rows = numbers(tmp_path, loss)
+    high = rows["norm"].astype(str) == "none"
+    rows.loc[high & (rows["quantity"] != "diverged"), "value"] = 1e6
+    figure = loss.draw(rows)
+    assert any(line.get_marker() == "^" for ax in figure.axes for line in ax.lines)
+    assert "Above the axis: no norm to 1e+06" in figure.texts[-1].get_text()
 
 
 def test_a_variant_keeps_its_colour_whatever_stands_beside_it() -> None:

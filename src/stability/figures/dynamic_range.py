@@ -19,6 +19,8 @@ STEPS = "ends"
 
 LARGEST, GRADIENT, WEIGHT = "largest activation", "gradient", "smallest weight gradient"
 LIMITS = ["format", "max", "tiny", "eps"]
+WIDE_SITES = ("scores", "attn_rows")
+"""Computed for the record in at least fp32, whatever the format: its limits are not theirs."""
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -30,13 +32,14 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     adam = frame["train.optimizer"].astype(str).str.startswith("adam")
     known = frame.assign(
         x=frame["layer"].astype(int) + 1,
-        format=frame["dtype"].astype(str).str.removeprefix("amp_"),
+        format=frame["dtype"].fillna("the format").astype(str).str.removeprefix("amp_"),
         max=frame["finfo.max"],
         tiny=frame["finfo.tiny"],
         eps=frame["train.eps"].where(adam),
     )
     inside = known[(known["sublayer"] != "head") & (known["x"] > 0)]
     act, grad = (inside[inside["kind"] == kind] for kind in ("act", "grad"))
+    act = act[~act["site"].isin(WIDE_SITES)]
     weights = matrices(known[known["kind"] == "weight_grad"])
     parts = [
         (LARGEST, act[act["absmax"].notna()], "absmax", "max"),

@@ -20,6 +20,7 @@ WHAT = "gradients recorded at resid_post"
 QUANTITIES = {
     "all tokens": Quantity(r"$\|\delta_l\|$", backward=True),
     "median token": Quantity(r"$\|\delta_{l,t}\|$", backward=True),
+    "median token, rms": Quantity(r"rms of $\delta_{l,t}$", backward=True),
     "share of token 0": Quantity(
         r"$\|\delta_{l,0}\|^2\,/\,\|\delta_l\|^2$", False, (-0.03, 1.03), backward=True
     ),
@@ -31,13 +32,14 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
     ``all tokens``: L2 norm over batch, tokens and features; ``median token``: the median over
     tokens of the token's L2 norm over features, token_rms_median * sqrt(d); ``share of token 0``:
-    the share of the sum of squares at position 0. Causal attention moves gradient there, so the
+    the share of the sum of squares at position 0. The median token of somebody else's model, of
+    unknown d, is given as rms over features. Causal attention moves gradient there, so the
     first hides what happens to the others.
     """
     rows = require(frame[frame["kind"] == "grad"], WHAT)
     rows = require(block_outputs(rows), WHAT).rename(columns={"l": "x"})
-    per_token = rows["token_rms_median"] * rows["model.width"].pow(0.5)
-    values = [l2(rows), per_token, rows["first_share"]]
+    width, rms = rows["model.width"].astype(float), rows["token_rms_median"]
+    values = [l2(rows), rms * width.pow(0.5), rms.where(width.isna()), rows["first_share"]]
     rows = ends(rows.assign(**dict(zip(QUANTITIES, values, strict=True))))
     parts = []
     for name in QUANTITIES:

@@ -18,7 +18,13 @@ from stability.figures.roles import facets, key, marks, part, roles, title
 Guides = Callable[[pd.DataFrame], list[tuple[float, str]]]
 
 BLOCKS = r"blocks passed $l$"
-MARKS = {"x": "first not finite", "v": "exactly 0", "o": "embedding", "diverged": "diverged"}
+MARKS = {
+    "x": "first not finite",
+    "v": "exactly 0",
+    "o": "embedding (hollow)",
+    "^": "above the axis",
+    "diverged": "diverged",
+}
 """Group id of a mark -> its name in the legend."""
 THEORY = "theory at infinite width"
 DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 2))}
@@ -132,7 +138,7 @@ class Lines:
             self._line(ax, line, self.looks(hue, dash), i, len(lines))
             bad = line.loc[(line["not_finite"] > 0) & ((line["x"] > 0) | (not self.layers)), "x"]
             first = bad.tail(1) if quantity.backward else bad.head(1)
-            _edge(ax, first.to_numpy(float), 0.97, "x", self.looks(hue, dash)["color"])
+            edge(ax, first.to_numpy(float), 1.0, "x", self.looks(hue, dash)["color"])
         if self.theory is not None:
             for _, _, line in self.lines_of(part(self.theory, cell.facet | cell.where)):
                 line = line[line["x"] > 0] if self.layers else line
@@ -179,6 +185,7 @@ class Lines:
                     text if named else "", (0, value), xycoords=("axes fraction", "data"),
                     xytext=(2, 1.5), textcoords="offset points", va="bottom", fontsize=6,
                     bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.3},
+                    zorder=1.5,  # behind the data
                 )  # fmt: skip
                 name.set_in_layout(False)
 
@@ -198,7 +205,7 @@ class Lines:
         """One curve with its band. What a log axis cannot show is marked at the panel's edge."""
         log = ax.get_yscale() == "log"
         if self.layers:
-            _embedding(ax, line[line["x"] == 0], looks["color"])
+            _embedding(ax, line[line["x"] == 0], looks)
             line = line[line["x"] > 0]
         x, y = line["x"].to_numpy(float), line["value"].to_numpy(float)
         shown = np.isfinite(y) & ((y > 0) | (not log))
@@ -214,7 +221,7 @@ class Lines:
             low = np.maximum(low, ax.get_ylim()[0]) if log else low
             ax.fill_between(x, low, high, color=looks["color"], alpha=0.18, linewidth=0)
         if log:
-            _edge(ax, x[y == 0], 0.03, "v", looks["color"])
+            edge(ax, x[(y == 0) & (line["not_finite"].to_numpy() == 0)], 0.03, "v", looks["color"])
 
     def close(self, centre: str, *more: str) -> Figure:
         """Legends for what varies and for the marks in use, and the notes."""
@@ -230,6 +237,8 @@ class Lines:
         if THEORY in used:
             row.append(Line2D([], [], label=THEORY, **DASHED))
         self.page.legends = [*key(self.frame, self.roles), row]
+        if "when" in self.frame and self.frame["when"].nunique() == 1:
+            self.page.notes.append(f"{str(self.frame['when'].iloc[0]).capitalize()}.")
         self.page.notes += panels.seed_note(self.frame, centre) + panels.outcome_notes(self.frame)
         self.page.notes += [*more, *panels.remark_notes(self.frame)]
         return self.page.close()
@@ -252,17 +261,19 @@ def _arrange(width: float, side: int, groups: int, shared: bool) -> tuple[int, b
     return (most if side % most == 0 or side % 3 else 3), False, False
 
 
-def _embedding(ax: Axes, point: pd.DataFrame, colour: str) -> None:
+def _embedding(ax: Axes, point: pd.DataFrame, looks: dict[str, Any]) -> None:
+    """The embedding: its line's own mark, hollow."""
     if (point["value"] > 0).any():
         x = 0.5 if ax.get_xscale() == "log" else 0
-        ax.plot([x], point["value"], "o", color=colour, markerfacecolor="none", gid="o")
+        hollow = looks | {"marker": looks["marker"] or "o", "linestyle": "none"}
+        ax.plot([x], point["value"], markerfacecolor="none", gid="o", **hollow)
 
 
-def _edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None:
+def edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None:
     """Marks at the edge of a panel for what has no place on its axis."""
     if len(x):
         x = x[:: max(1, len(x) // 6)]
         ax.plot(
             x, np.full(len(x), height), marker, color=colour, markersize=4,
-            transform=ax.get_xaxis_transform(), gid=marker,
+            transform=ax.get_xaxis_transform(), gid=marker, clip_on=False,
         )  # fmt: skip

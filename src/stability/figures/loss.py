@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.lines import Lines, Quantity
+from stability.figures.lines import Lines, Quantity, edge
+from stability.figures.panels import variant
 from stability.figures.roles import part
 from stability.figures.select import COMMON, CannotFill, like, over_seeds, require
 from stability.figures.style import axes_of, drawn
@@ -90,12 +91,14 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
     curves = frame[frame["quantity"] != "diverged"].assign(not_finite=0)  # the crosses say it
     marks = frame[frame["quantity"] == "diverged"]
     limits = _limits(curves)
-    what = {
-        TRAIN: Quantity("loss (nats per token)", False, limits, _entropies),
-        VALID: Quantity("loss (nats per token)", False, limits, _entropies),
-    }
+    label = "loss" if frame["vocab"].isna().all() else "loss (nats per token)"
+    what = {name: Quantity(label, False, limits, _entropies) for name in (TRAIN, VALID)}
     lines = Lines(curves, what, "step", "quantity", width=width)
     for cell in lines.cells:
+        cell.ax.set_xlim(*_steps(frame))
+        for hue, dash, rows in lines.lines_of(cell.rows):
+            lost = rows.loc[rows["value"] > limits[1], "x"].to_numpy(float)
+            edge(cell.ax, lost, 0.97, "^", lines.looks(hue, dash)["color"])
         here = part(marks, cell.facet)
         for hue, dash, rows in lines.lines_of(here):
             colour = lines.looks(hue, dash)["color"]
@@ -126,10 +129,21 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
     return low - 0.05 * (high - low), high
 
 
+def _steps(frame: pd.DataFrame) -> tuple[float, float]:
+    """One horizontal axis for both panels."""
+    low, high = frame["x"].min(), frame["x"].max()
+    return low - 0.03 * (high - low), high + 0.03 * (high - low)
+
+
 def _cut(curves: pd.DataFrame, limits: tuple[float, float]) -> list[str]:
-    """Says so where a curve leaves the axis."""
-    top = curves["value"].max()
-    return [f"Losses above the axis reach {top:.3g} nats."] if top > limits[1] else []
+    """Says which variants leave the axis, and how far."""
+    high = curves[curves["value"] > limits[1]].sort_values("value", ascending=False)
+    high = high.drop_duplicates(axes_of(curves)) if axes_of(curves) else high.head(1)
+    said = [
+        f"{variant(curves, row) or 'losses'} to {row['value']:.3g}" for _, row in high.iterrows()
+    ]
+    more = f" and {len(said) - 6} more variants" if len(said) > 6 else ""
+    return [f"Above the axis: {'; '.join(said[:6])}{more}."] if said else []
 
 
 def _smoothed(frame: pd.DataFrame) -> list[str]:

@@ -90,17 +90,22 @@ class Page:
         return legend, box.height / self.figure.dpi + 0.03
 
 
+def variant(frame: pd.DataFrame, row: pd.Series) -> str:
+    """A row's values of the axes that vary: ``Post-LN, L = 96``."""
+    names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
+    return ", ".join(style.label(frame, a, row[a]) for a in names)
+
+
 def outcome_notes(frame: pd.DataFrame) -> list[str]:
     """Every variant with diverged runs, by name: ``Post-LN, L = 96: 1 of 3 diverged``."""
     if "diverged" not in frame:
         return []
     axes = style.axes_of(frame)
-    names = [a for a in axes if frame[a].nunique() > 1]
     variants = frame.drop_duplicates(axes) if axes else frame.head(1)
     bad = variants[variants["diverged"] > 0]
     said = []
     for _, v in bad.iterrows():
-        who = ", ".join(style.label(frame, a, v[a]) for a in names)
+        who = variant(frame, v)
         of = f"{v['diverged']:.0f} of {v['runs']:.0f} diverged"
         said.append(f"{who}: {of}" if who else of)
     if len(said) > 8:

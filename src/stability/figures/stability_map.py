@@ -79,7 +79,12 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
             ax.tick_params(labelleft=False)
     mappable = mpl.cm.ScalarMappable(norm, mpl.colormaps[CMAP])
     bar = page.figure.colorbar(
-        mappable, ax=page.axes, label="loss (nats)", extend="max", pad=0.01, fraction=0.05
+        mappable,
+        ax=page.axes,
+        label="validation loss\n(nats per token)",
+        extend="max",
+        pad=0.01,
+        fraction=0.05,
     )
     bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
     bar.outline.set_linewidth(0.5)

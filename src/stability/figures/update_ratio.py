@@ -18,7 +18,7 @@ HEALTHY = 1e-3
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
     """Rms of the step's change over rms of the weight it changed, for each weight matrix."""
-    rows = matrices(frame)
+    rows = matrices(_made(frame))
     sizes = rows.pivot_table(
         "rms", ["run", "step", "weight", "x"], "kind", observed=True, dropna=False
     )
@@ -29,6 +29,12 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     kept.attrs = frame.attrs
     kept = ends(require(kept, "updates recorded (record.kinds, train.steps > 0)"))
     return over_seeds(kept, ["when", "weight", "x"], "ratio").assign(quantity="ratio")
+
+
+def _made(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without the step at which a run diverged, whose update was withheld."""
+    last = frame["step"] == frame.groupby("run", observed=True)["step"].transform("max")
+    return frame[~((frame["status"] == "diverged") & last)]
 
 
 @drawn
