@@ -97,6 +97,19 @@ REFUSED = [
     ("name", "x" * 101),
     ("n_jobs", 0),
     ("n_jobs", "all"),
+    ("depth", 10_001),
+    ("seed", 2**32),
+    ("threads", 1025),
+    ("n_jobs", 1025),
+    ("train.batch_size", 2**62),
+    ("train.steps", 10**9 + 1),
+    ("record.ring", 2**62),
+    ("model.vocab", 2**62),
+    ("data.vocab", 2**16 + 1),
+    ("norm.order", -1),
+    ("loss_scale", 1e39),
+    ("loss_scale", 1e-60),
+    ("lock_minutes", 1e-9),
     ("train.stepz", 3),
     ("norm.builds", {}),
     ("surprise", 1),
@@ -113,6 +126,12 @@ def test_what_is_not_legal_is_refused_and_named(key, value):
     assert str(refused.value).startswith(f"{key}=")
 
 
+def test_no_whole_number_is_accepted_without_an_upper_bound():
+    whole = [key for key, knob in KNOBS.items() if type(knob.default) is int]
+    whole += ["model.vocab", "data.vocab", "n_jobs"]
+    assert not any(KNOBS[key].legal.test(2**63 - 1) for key in whole)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -121,6 +140,8 @@ def test_what_is_not_legal_is_refused_and_named(key, value):
         ("train.steps", 0),
         ("loss_scale", "dynamic"),
         ("loss_scale", 1024),
+        ("loss_scale", 1e30),
+        ("loss_scale", 1e-30),
         ("model.vocab", 300),
         ("data.vocab", 300),
         ("device", "cuda:1"),

@@ -235,8 +235,9 @@ def test_what_the_model_cannot_take_is_refused(tmp_path):
         source(make_config(short, data="text"))
     with pytest.raises(ConfigError, match="must be auto or >= 256"):
         source(make_config({"model.vocab": 100}))
-    with pytest.raises(ConfigError, match=r"data.vocab=2: must be >= 3"):
-        source(make_config({"data.vocab": 2}, data="markov"))
+    for vocab in (2, 2049):
+        with pytest.raises(ConfigError, match=f"data.vocab={vocab}: must be 3 to 2,048"):
+            source(make_config({"data.vocab": vocab}, data="markov"))
 
 
 def test_a_file_that_changed_is_read_again(tmp_path):

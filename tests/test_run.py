@@ -195,5 +195,5 @@ def test_two_commands_on_one_folder_share_the_work(tmp_path):
 def test_bad_input_has_its_own_exit_code_and_leaves_nothing(tmp_path):
     done = command("norm=pre,post", "depth=2,0", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "depth=0: must be >= 1\n"
+    assert done.stderr == "depth=0: must be 1 to 10,000\n"
     assert list(tmp_path.iterdir()) == []

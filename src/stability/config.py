@@ -30,6 +30,8 @@ PROBES = tuple(sorted(p.stem for p in (Path(__file__).parent / "probes").glob("[
 
 LARGEST = 2**63 - 1
 """Largest whole number that tables and tensors hold."""
+MOST_STEPS = 10**9
+"""Most steps of a run, and between two things that it does."""
 
 
 class ConfigError(Exception):
@@ -51,12 +53,13 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
-def at_least(low: float) -> Legal:
-    return Legal(f">= {low}", lambda v: _number(v) and v >= low)
+def at_least(low: float, high: float = math.inf) -> Legal:
+    text = f">= {low:,}" if high == math.inf else f"{low:,} to {high:,}"
+    return Legal(text, lambda v: _number(v) and low <= v <= high)
 
 
-def above(low: float) -> Legal:
-    return Legal(f"> {low}", lambda v: _number(v) and v > low)
+def above(low: float, high: float) -> Legal:
+    return Legal(f"> {low:,}, <= {high:,}", lambda v: _number(v) and low < v <= high)
 
 
 def share(closed: bool = False) -> Legal:
@@ -80,11 +83,9 @@ def matches(pattern: str, text: str) -> Legal:
     return Legal(text, lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None)
 
 
-def whole(low: int) -> Legal:
-    return Legal(
-        f"a whole number >= {low}",
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= low,
-    )
+def whole(low: int, high: int) -> Legal:
+    number = at_least(low, high)
+    return Legal(f"a whole number, {number.text}", lambda v: isinstance(v, int) and number.test(v))
 
 
 def either(word: str, number: Legal) -> Legal:
@@ -96,6 +97,8 @@ def optional(legal: Legal) -> Legal:
 
 
 ANY = Legal("", lambda v: True)
+SCALES = at_least(1e-30, 1e30)
+"""Factors on the loss that, like their inverses, are normal numbers in fp32."""
 FLAG = Legal("true or false", lambda v: isinstance(v, bool))
 
 
@@ -112,7 +115,9 @@ class Option:
     """What an option of every group has."""
 
     label: str = knob("", "name in legends", identity=False)
-    order: int = knob(0, "place in legends and in the colour order", identity=False)
+    order: int = knob(
+        0, "place in legends and in the colour order", at_least(0, 9999), identity=False
+    )
     build: dict[str, Any] = knob({}, "the class to build (_target_) and its arguments")
 
 
@@ -139,17 +144,17 @@ class Data(Option):
         None, "validation data; without it the last tenth of the training data", identity=False
     )
     vocab: int | None = knob(
-        None, "number of symbols, for data=markov and data=tokens", optional(at_least(2))
+        None, "number of symbols, for data=markov and data=tokens", optional(at_least(2, 2**16))
     )
     pad_share: float = knob(0.0, "mean share of padding tokens in a sequence", share())
 
 
 @dataclass
 class Model:
-    width: int = knob(64, "width d of the residual stream", at_least(1), "features")
-    heads: int = knob(4, "attention heads", at_least(1))
-    context: int = knob(64, "tokens per sequence T", at_least(2), "tokens")
-    mlp_ratio: float = knob(4.0, "width of the MLP over the width of the model", above(0))
+    width: int = knob(64, "width d of the residual stream", at_least(1, 2**16), "features")
+    heads: int = knob(4, "attention heads", at_least(1, 2**16))
+    context: int = knob(64, "tokens per sequence T", at_least(2, 2**31), "tokens")
+    mlp_ratio: float = knob(4.0, "width of the MLP over the width of the model", above(0, 1024))
     activation: str = knob("gelu", "the MLP's nonlinearity", one_of(*ACTIVATIONS))
     position: str = knob("learned", "how positions enter", one_of("learned", "rope", "none"))
     causal: bool = knob(True, "whether attention is causal", FLAG)
@@ -161,22 +166,26 @@ class Model:
         "sublayers of a block; linear and mlp have one",
         one_of("attn_mlp", "linear", "mlp"),
     )
-    vocab: Any = knob("auto", "rows of the embedding", either("auto", whole(2)), "tokens")
+    vocab: Any = knob("auto", "rows of the embedding", either("auto", whole(2, 2**20)), "tokens")
 
 
 @dataclass
 class Train:
     steps: int = knob(
-        150, "updates; 0 = one recorded pass at init", at_least(0), "steps", identity=False
+        150,
+        "updates; 0 = one recorded pass at init",
+        at_least(0, MOST_STEPS),
+        "steps",
+        identity=False,
     )
-    batch_size: int = knob(8, "sequences per step", at_least(1), "sequences")
-    accumulate: int = knob(1, "parts a batch is split into", at_least(1))
+    batch_size: int = knob(8, "sequences per step", at_least(1, 2**20), "sequences")
+    accumulate: int = knob(1, "parts a batch is split into", at_least(1, 2**20))
     optimizer: str = knob("adamw", "update rule", one_of("adamw", "adam", "sgd"))
     lr: float = knob(1e-3, "peak learning rate", at_least(0))
     schedule: str = knob(
         "constant", "learning rate after warm-up", one_of("constant", "linear", "cosine")
     )
-    warmup_steps: int = knob(0, "linear warm-up from 0", at_least(0), "steps")
+    warmup_steps: int = knob(0, "linear warm-up from 0", at_least(0, MOST_STEPS), "steps")
     weight_decay: float = knob(0.0, "weight decay of matrices and embeddings", at_least(0))
     independent_weight_decay: bool = knob(
         False, "decay by weight_decay * lr(t)/lr instead of weight_decay * lr(t)", FLAG
@@ -196,13 +205,13 @@ class Train:
         one_of("fp32", "param"),
     )
     eval_every: int = knob(
-        50, "steps between validations, 0 = at the end only", at_least(0), "steps"
+        50, "steps between validations, 0 = at the end only", at_least(0, MOST_STEPS), "steps"
     )
-    eval_batches: int = knob(4, "batches per validation", at_least(1), "batches")
+    eval_batches: int = knob(4, "batches per validation", at_least(1, 2**20), "batches")
     checkpoint_every: int = knob(
         500,
         "steps between checkpoints, 0 = only when interrupted",
-        at_least(0),
+        at_least(0, MOST_STEPS),
         "steps",
         identity=False,
     )
@@ -214,7 +223,10 @@ class Train:
 @dataclass
 class Record:
     every: int = knob(
-        10, "steps between recordings; the last step is always recorded", at_least(1), "steps"
+        10,
+        "steps between recordings; the last step is always recorded",
+        at_least(1, MOST_STEPS),
+        "steps",
     )
     kinds: list[str] = knob(list(KINDS), "what to record", subset(tuple(KINDS)))
     sites: list[str] = knob(
@@ -229,12 +241,12 @@ class Record:
         0,
         "last steps kept at full detail on the device, written when the run diverges; costs a"
         " recording at every step",
-        at_least(0),
+        at_least(0, 2**20),
         "steps",
         identity=False,
     )
     flush_every: int = knob(
-        50, "steps between writes to disk", at_least(1), "steps", identity=False
+        50, "steps between writes to disk", at_least(1, MOST_STEPS), "steps", identity=False
     )
 
 
@@ -243,11 +255,11 @@ class Config:
     norm: Norm = field(default_factory=Norm, metadata={"doc": "where the norm sits"})
     norm_type: NormType = field(default_factory=NormType, metadata={"doc": "which norm it is"})
     init: Init = field(default_factory=Init, metadata={"doc": "how weights are initialised"})
-    depth: int = knob(6, "blocks L", at_least(1), "blocks")
+    depth: int = knob(6, "blocks L", at_least(1, 10_000), "blocks")
     dtype: str = knob(
         "fp32", "parameters, activations and gradients; amp_*: autocast", one_of(*DTYPES)
     )
-    seed: int = knob(0, "seed of weights, batches and dropout", at_least(0))
+    seed: int = knob(0, "seed of weights, batches and dropout", at_least(0, 2**32 - 1))
     model: Model = field(default_factory=Model, metadata={"doc": "shape of the GPT"})
     data: Data = field(default_factory=Data, metadata={"doc": "what it is trained on"})
     train: Train = field(default_factory=Train, metadata={"doc": "how it is trained"})
@@ -256,7 +268,8 @@ class Config:
         "none",
         "factor on the loss",
         Legal(
-            "none, dynamic, or a number > 0", lambda v: v in ("none", "dynamic") or above(0).test(v)
+            f"none, dynamic, or a number from {SCALES.text}",
+            lambda v: v in ("none", "dynamic") or SCALES.test(v),
         ),
     )
     on_nonfinite: str = knob(
@@ -270,7 +283,7 @@ class Config:
         matches(r"auto|cpu|mps|cuda(:\d+)?", "auto, cpu, mps, cuda or cuda:N"),
         identity=False,
     )
-    threads: int = knob(1, "CPU threads of one run", at_least(1), "threads")
+    threads: int = knob(1, "CPU threads of one run", at_least(1, 1024), "threads")
     compile: bool = knob(False, "torch.compile each block", FLAG)
     checkpointing: bool = knob(False, "recompute activations in the backward pass", FLAG)
     tf32: bool = knob(False, "TF32 matrix products for fp32 on CUDA", FLAG)
@@ -289,7 +302,7 @@ class Config:
     n_jobs: Any = knob(
         "auto",
         "runs at a time: one per GPU, or one per core / threads",
-        either("auto", whole(1)),
+        either("auto", whole(1, 1024)),
         "runs",
         identity=False,
     )
@@ -312,7 +325,7 @@ class Config:
     lock_minutes: float = knob(
         10.0,
         "silence after which another command may take over a run",
-        above(0),
+        at_least(0.1, 10_000),
         "minutes",
         identity=False,
     )

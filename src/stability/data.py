@@ -174,11 +174,14 @@ class Markov(Source):
     """
 
     length, seed = 500_000, 20_02
+    most = 2048
+    """Symbols: the matrix has their square of entries."""
 
     def __init__(self, vocab: int) -> None:
         states = vocab - 1
-        if states < 2:
-            raise ConfigError("data.vocab", vocab, "must be >= 3 for data=markov")
+        if not 2 <= states < self.most:
+            legal = f"must be 3 to {self.most:,} for data=markov"
+            raise ConfigError("data.vocab", vocab, legal)
         rng = np.random.Generator(np.random.Philox(key=self.seed))
         p = np.exp(2 * rng.standard_normal((states, states)))
         p /= p.sum(1, keepdims=True)
