@@ -3,6 +3,7 @@
 A table stands between `<!-- made from NAME -->` and `<!-- end -->`.
 """
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from stability import choices, construct
+from stability import choices, construct, record
 from stability.algebra import equation
 from stability.config import KNOBS
 from stability.schema import KINDS, SITES, TABLES
@@ -87,12 +88,26 @@ def models() -> str:
     return table("|".join(head), rows)
 
 
+def arguments(function: Callable[..., object]) -> str:
+    """A function's arguments with their defaults and what its docstring says of them."""
+    told = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    docs = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", told, re.M))
+    rows = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        given = parameter.default
+        default = list(given) if isinstance(given, tuple) else given
+        shows = "needed" if given is parameter.empty else shown(default)
+        rows.append([f"`{name}`", shows, " ".join(docs[name].split())])
+    return table("argument|default|meaning", rows)
+
+
 SOURCES: dict[str, Callable[[], str]] = {
     **{f"schema.{t}": lambda t=t: columns(t) for t in TABLES},
     "schema.SITES": lambda: names(SITES),
     "schema.KINDS": lambda: names(KINDS),
     "config.KNOBS": knobs,
     "conf/model": models,
+    "stability.record": lambda: arguments(record),
     **{f"conf/{g}": lambda g=g: options(g) for g in ("norm", "norm_type", "init", "data")},
 }
 

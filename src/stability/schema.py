@@ -57,7 +57,7 @@ _KEYS = (
     Column("run", "key", "hash of the run's identity", True),
     Column("step", "int64", "number of updates made before this pass", True),
     Column("layer", "int32", "0-based block; embedding -1, head = depth", True),
-    Column("sublayer", "key", "attn, mlp, linear, embed or head", True),
+    Column("sublayer", "key", "attn, mlp, linear, embed, head, or block: all of a block", True),
 )
 
 MOMENTS = (
