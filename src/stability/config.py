@@ -448,13 +448,25 @@ def _check_pairs(config: Mapping[str, Any]) -> None:
         raise ConfigError("dtype", "fp64", "MPS has no fp64; use fp32, bf16 or fp16")
 
 
+OF_UPDATES = (
+    *("train.optimizer", "train.lr", "train.schedule", "train.warmup_steps"),
+    *("train.weight_decay", "train.independent_weight_decay", "train.betas", "train.eps"),
+    *("train.state_dtype", "train.checkpoint_every"),
+    *("record.every", "record.flush_every", "record.ring"),
+)
+"""Keys without effect where there is no update, and so a single step."""
+
+
 def inert(config: Mapping[str, Any]) -> dict[str, str]:
     """Keys that have no effect in this config, each with the reason.
 
     A key that a user sets and that is inert in every run of a sweep is refused.
     """
-    model, train = config["model"], config["train"]
-    found = {}
+    return {**_inert_in_the_model(config), **_inert_in_training(config)}
+
+
+def _inert_in_the_model(config: Mapping[str, Any]) -> dict[str, str]:
+    model, found = config["model"], {}
     for key in ("norm_type.eps", "init.std", "data.path", "data.val_path", "data.vocab"):
         group, name = key.split(".")
         if name not in config[group]["build"]:
@@ -465,11 +477,24 @@ def inert(config: Mapping[str, Any]) -> dict[str, str]:
     if model["sublayers"] == "linear":
         for name in ("mlp_ratio", "activation"):
             found[f"model.{name}"] = "model.sublayers=linear has no MLP"
+    return found
+
+
+def _inert_in_training(config: Mapping[str, Any]) -> dict[str, str]:
+    train, found = config["train"], {}
     if train["optimizer"] == "sgd":
         for name in ("betas", "eps"):
             found[f"train.{name}"] = "train.optimizer=sgd has no moments"
     if train["weight_decay"] == 0 or train["optimizer"] != "adamw":
         found["train.independent_weight_decay"] = "it needs adamw and a train.weight_decay > 0"
+    if config["dtype"] not in ("bf16", "fp16"):
+        found["train.state_dtype"] = f"dtype={config['dtype']} has parameters in at least fp32"
+    if config["on_nonfinite"] != "stop":
+        found["record.ring"] = f"on_nonfinite={config['on_nonfinite']} does not stop at a bad step"
+    if config["record"]["every"] == 1:
+        found["record.ring"] = "record.every=1 records every step at full detail"
+    if train["steps"] == 0:
+        found |= dict.fromkeys(OF_UPDATES, "train.steps=0 is one pass without an update")
     return found
 
 

@@ -22,11 +22,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from stability import compose, progress, resume, seat, summary, sweep, worker
+from stability import checks, compose, progress, resume, seat, summary, sweep, worker
 from stability.arguments import check
 from stability.config import KNOBS, ConfigError
 from stability.pool import Outcome
 from stability.sweep import Cell
+
+BESIDE = {"experiments", *(k for k in KNOBS if not KNOBS[k].identity and k != "train.steps")}
+"""Keys that leave an experiment's runs as it wrote them."""
 
 MOST = 10_000
 """Runs that a sweep may have: a typing error must not compose for days."""
@@ -70,12 +73,12 @@ class Plan:
         """
         overrides = self._overrides(arguments)
         swept = {k: o.get_value_string() for k, o in overrides.items() if o.is_sweep_override()}
-        sweep.refuse_sweep(swept)
+        checks.refuse_sweep(swept)
         lines = _product(overrides)
         configs = [self._compose(x) for x in progress.track(lines, "composing", self._console)]
-        given = self._given(overrides)
+        given = self._given(arguments, overrides)
         self._refuse_unheeded(given)
-        hashes = sweep.check(configs, given)
+        hashes = checks.check(configs, given)
         return sweep.place(sweep.cells(configs, lines, hashes, list(swept)))
 
     def _overrides(self, arguments: Sequence[str]) -> dict[str, Override]:
@@ -99,11 +102,16 @@ class Plan:
     def _load(self, options: tuple[str, ...]) -> DictConfig:
         return self._loader.load_sweep_config(self._config, list(options))
 
-    def _given(self, overrides: Mapping[str, Override]) -> dict[str, Any]:
-        """Keys that the user set, on the command line or in the experiment, with their values."""
+    def _given(self, arguments: Sequence[str], overrides: Mapping[str, Override]) -> dict[str, Any]:
+        """Keys that the user set, on the command line or in the experiment, with their values.
+
+        Of an experiment that the command line changes its grid alone counts: what else it says was
+        said for other runs (`experiments=vanishing train.steps=0` leaves its record.every idle).
+        """
         hydra = self._config.hydra
         name = hydra.runtime.choices.experiments
-        content = compose.experiment(name, compose.trusted(hydra)) if name else {}
+        as_written = {self._parse(word).key_or_group for word in arguments} <= BESIDE
+        content = compose.experiment(name, compose.trusted(hydra)) if name and as_written else {}
         typed = {k: o.value() for k, o in overrides.items() if not o.is_sweep_override()}
         typed |= {k: o.get_value_string() for k, o in overrides.items() if o.is_sweep_override()}
         return compose.given(content) | compose.given(typed)

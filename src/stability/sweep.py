@@ -1,29 +1,22 @@
-"""A grid of composed configs becomes runs: checked, named, and told apart from what lies on disk.
+"""A grid of checked configs becomes runs: named, and told apart from what lies on disk.
 
-Everything is checked before anything is written, the cheap rules for the whole grid first. Knows
-neither Hydra nor how runs are launched.
+Knows neither Hydra nor how runs are launched.
 """
 
-import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from stability import construct, data, resume
+from stability import resume
 from stability.config import (
-    GROUPS,
-    KNOBS,
     ConfigError,
     digest,
     flatten,
     identity,
-    inert,
-    unknown,
-    validate,
 )
 
 NAME_LENGTH = 100
@@ -56,60 +49,6 @@ class Cell:
 def time_stamp() -> str:
     """A name for an unnamed sweep that two commands in one second do not share."""
     return f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-
-
-def refuse_sweep(values: Mapping[str, str]) -> None:
-    """Refuse a grid over what does not tell runs apart.
-
-    Args:
-        values: the keys that are swept, with their values as they were typed.
-
-    Raises:
-        ConfigError: for the first such key.
-    """
-    for key, text in values.items():
-        if key == "experiments":
-            raise ConfigError(key, text, "takes one; give each experiment a command of its own")
-        knob = next((k for k in KNOBS.values() if f"{key}.".startswith(f"{k.key}.")), None)
-        if knob is None and key not in GROUPS:
-            raise unknown(key, text)
-        if knob is not None and not knob.identity and not key.startswith("data."):
-            raise ConfigError(key, text, "takes one value: it is no part of a run's identity")
-
-
-def check(configs: Sequence[Config], given: Mapping[str, Any]) -> list[str]:
-    """Check every config by the rules of `config` and against its data; hashes of the data.
-
-    Args:
-        configs: all cells of the grid.
-        given: keys that the user set, with their values.
-
-    Raises:
-        ConfigError: for the first thing that is refused.
-    """
-    for config in configs:
-        validate(config)
-        construct.allow(*config["allow"])
-    reasons = [inert(config) for config in configs]
-    for key, value in given.items():
-        if all(key in reason for reason in reasons):
-            raise ConfigError(key, value, f"has no effect: {reasons[0][key]}")
-    _check_out(configs[0])
-    return [data.source(config).sha256 for config in configs]
-
-
-def _check_out(config: Config) -> None:
-    """Whether the sweep's folder can be made and written to, without making it."""
-    folder = Path(config["out"]) / (config["name"] or "")
-    try:
-        while not folder.exists():
-            folder = folder.parent
-        writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    except (OSError, ValueError) as error:
-        raise ConfigError("out", config["out"], f"cannot be a folder ({error})") from error
-    if not writable:
-        legal = "is not writable" if folder.is_dir() else "is no folder"
-        raise ConfigError("out", config["out"], f"{folder} {legal}")
 
 
 def cells(
