@@ -35,9 +35,10 @@ from stability import schema
 from stability.atomic import write_json, write_text
 from stability.precision import PRECISIONS
 from stability.provenance import now, provenance
-from stability.recorder import Recorder, Taken, first_bad
+from stability.recorder import Recorder
 from stability.schema import BLOCK, EMBED_LAYER, KINDS, Key
 from stability.table import Writer
+from stability.taken import Taken, first_bad
 
 OUTSIDE = "outside"
 """Sublayer of parameters that lie in none of the chosen modules."""

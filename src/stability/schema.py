@@ -27,6 +27,10 @@ class Key(NamedTuple):
     sublayer: str
     name: str
 
+    def spelt(self) -> str:
+        """For a message."""
+        return f"layer {self.layer}, {self.sublayer}, {self.name}"
+
 
 EMBED_LAYER = -1
 """``layer`` of the embedding; the head has ``layer = depth``."""

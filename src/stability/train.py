@@ -25,9 +25,10 @@ from stability.model import GPT, IGNORED, loss_sum
 from stability.optim import learning_rate, total_norm
 from stability.precision import PRECISIONS
 from stability.probes import Prober
-from stability.recorder import Recorder, Rows, Taken, first_bad
+from stability.recorder import Recorder
 from stability.schema import CHECKPOINT_FILE, FAILURE_FILE
 from stability.table import Writer
+from stability.taken import Rows, Taken, first_bad
 
 log = logging.getLogger("stability")
 
