@@ -87,7 +87,17 @@ CASES = [
     ("hydra/sweeper=basic", "hydra/sweeper=basic: must be grid"),
     ("hydra/launcher=nope", "hydra/launcher=nope: must be one of basic, procs"),
     ("hydra.sweep.dir=/tmp/x", "out=FOLDER and name=NAME say where runs go"),
-    ("hydra=1", "hydra=1: must be a key of it"),
+    ("hydra=1", "hydra=1: of Hydra's own keys only those of hydra/launcher can be set"),
+    ("+hydra.callbacks.x={_target_: tempfile.mkdtemp}", "of Hydra's own keys only"),
+    ("+hydra.job_logging.handlers.x={class: tempfile.mkdtemp}", "of Hydra's own keys only"),
+    ("hydra/job_logging=default", "of Hydra's own keys only"),
+    ("hydra.output_subdir=x", "of Hydra's own keys only"),
+    ("hydra.searchpath=[/tmp]", "of Hydra's own keys only"),
+    ("hydra.launchers=1", "of Hydra's own keys only"),
+    ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: hydra/launcher=NAME"),
+    ("+hydra.launcher.x={_target_: os.getcwd}", "hydra.launcher.x._target_=os.getcwd: hydra/lau"),
+    ("+hydra.launcher.x=[{a: {_target_: os.getcwd}}]", "hydra.launcher.x.0.a._target_=os.getcwd"),
+    ("+hydra.launcher.x=${norm.build}", "hydra.launcher.x._target_=stability.placements.Pre"),
     ("hydra/launcher=1", "hydra/launcher=1: must be one of"),
     # names, devices, folders
     ("name=../x", "name=../x: must be unset, or letters"),
@@ -174,6 +184,15 @@ def test_a_damaged_yaml_of_the_user_is_refused(text, capsys, tmp_path):
     write(tmp_path / "mine" / "norm" / "broken.yaml", text)
     assert run.main(["--config-dir", "mine", "norm=broken"]) == run.BAD_INPUT
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_a_grid_names_is_not_called(capsys, tmp_path):
+    target = "{_target_: tempfile.mkdtemp, prefix: called, dir: .}"
+    text = f"# @package _global_\nhydra: {{sweeper: {{params: {{seed: {target}}}}}}}\n"
+    write(tmp_path / "mine" / "experiments" / "calls.yaml", text)
+    assert run.main(["--config-dir", "mine", "experiments=calls"]) == run.BAD_INPUT
+    assert capsys.readouterr().err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_the_traceback_is_there_for_who_asks():

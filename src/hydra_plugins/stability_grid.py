@@ -17,6 +17,7 @@ class GridConf:
     """Node of ``hydra/sweeper=grid``; `params` is an experiment's grid: key -> ``a,b`` or list."""
 
     _target_: str = "hydra_plugins.stability_grid.GridSweeper"
+    _recursive_: bool = False  # a grid is data: a _target_ in it builds nothing
     params: dict[str, Any] = field(default_factory=dict)
 
 
@@ -33,10 +34,11 @@ class GridSweeper(BasicSweeper):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """Name the sweep before the launcher is made, which may place its own files by it."""
-        from stability import grid
+        from stability import compose, grid
 
         self._named = config.name is not None
         config.name = grid.name_of(config)
+        compose.refuse_foreign(config.hydra.launcher)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> None:

@@ -104,8 +104,8 @@ def check(override: Override, extra: Sequence[Path]) -> None:
     ours = [legal for part, legal in OURS.items() if f"{key}.".startswith(f"{part}.")]
     if ours and text != "hydra/sweeper=grid":
         raise Refused(text, ours[0])
-    if key == "hydra":
-        raise Refused(text, "must be a key of it: hydra.KEY=VALUE")
+    if re.match(r"hydra\b(?![/.]launcher\b)", key) and not ours:
+        raise Refused(text, "of Hydra's own keys only those of hydra/launcher can be set")
     if override.is_delete() and not override.is_hydra_override():
         raise Refused(text, "keys cannot be deleted")
     if (override.is_add() or override.is_force_add()) and (key in GROUPS or "/" in key):

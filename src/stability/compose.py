@@ -3,7 +3,7 @@
 Imported by the command and by the jobs of foreign launchers; workers of `procs` do without it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from stability.pool import Outcome
 from stability.refusal import one_of
 
 Experiment = dict[str, Any]
+
+PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
+"""Where launchers live."""
 
 
 def register(name: str | None, extra: Sequence[Path] = ()) -> None:
@@ -88,6 +91,28 @@ def trusted(hydra: Any) -> list[Path]:
     """Folders that the user gave by ``--config-dir``."""
     sources = hydra.runtime.config_sources
     return [Path(s.path) for s in sources if s.provider == "command-line"]
+
+
+def refuse_foreign(launcher: DictConfig) -> None:
+    """Refuse what Hydra would call while it makes the launcher, other than a launcher.
+
+    Raises:
+        ConfigError: a `_target_` is no plugin, or lies deeper, perhaps by way of an interpolation.
+    """
+    for key, target in _targets(OmegaConf.to_container(launcher, resolve=True), "hydra.launcher"):
+        if key != "hydra.launcher._target_" or not str(target).startswith(PLUGINS):
+            raise ConfigError(key, target, "hydra/launcher=NAME alone says what is built")
+
+
+def _targets(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Every `_target_` in a node, under its dotted name."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if name == "_target_":
+                yield f"{key}.{name}", value
+            yield from _targets(value, f"{key}.{name}")
 
 
 def plain(cfg: DictConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
