@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from stability.config import digest, identity
+from stability.identity import digest, identity
 from stability.schema import CONFIG_FILE, FORMAT, RUN_FILE
 from stability.table import Writer
 from synthetic import FINFO, UNIGRAM, VOCAB, config_of

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from stability.config import Config, digest, flatten, identity, lookup
+from stability.config import Config, lookup
+from stability.identity import digest, flatten, identity
 from stability.schema import CONFIG_FILE, FORMAT, RUN_FILE
 from stability.table import Writer
 

@@ -59,7 +59,7 @@ def test_a_foreign_module_is_not_even_imported():
     [
         ("stability.placements.Nowhere", "cannot be imported"),
         ("stability.nowhere.Pre", "cannot be imported"),
-        ("stability.config.validate", "must name a class"),
+        ("stability.rules.validate", "must name a class"),
         ("stability.schema.SITES", "must name a class"),
     ],
 )

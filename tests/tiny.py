@@ -11,7 +11,8 @@ from unittest import mock
 import pandas as pd
 from omegaconf import OmegaConf
 
-from stability.config import GROUPS, Config, validate
+from stability.config import GROUPS, Config
+from stability.rules import validate
 
 CONF = Path(__file__).parents[1] / "conf"
 CHOICES = {

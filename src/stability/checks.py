@@ -14,7 +14,8 @@ from typing import Any
 
 from stability import construct, data
 from stability.algebra import norms_used
-from stability.config import GROUPS, KNOBS, ConfigError, inert, unknown, validate
+from stability.config import GROUPS, KNOBS, ConfigError
+from stability.rules import inert, unknown, validate
 
 Config = dict[str, Any]
 

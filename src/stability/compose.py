@@ -14,10 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from stability import choices, construct, data, worker
 from stability.arguments import OPTION
-from stability.config import GROUPS, Config, ConfigError, digest, identity, unknown
+from stability.config import GROUPS, Config, ConfigError
+from stability.identity import digest, identity
 from stability.lock import Held
 from stability.pool import Outcome
 from stability.refusal import one_of
+from stability.rules import unknown
 
 Experiment = dict[str, Any]
 

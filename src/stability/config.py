@@ -1,20 +1,30 @@
-"""Every knob: its type, unit, default and legal range, and what makes two runs the same run.
+"""Every knob: its type, unit, default and legal range.
 
 The dataclasses are the schema that Hydra composes into; the yaml files of `conf/` choose values,
-the defaults stand here and nowhere else. `validate` checks one composed config, `identity` says
-what a run is, `flatten` gives the columns that tables and figures use.
+the defaults stand here and nowhere else. `stability.rules` checks one composed config,
+`stability.identity` says what a run is.
 """
 
-import difflib
-import hashlib
-import json
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stability.legal import (
+    ANY,
+    FLAG,
+    Legal,
+    above,
+    at_least,
+    either,
+    matches,
+    one_of,
+    optional,
+    share,
+    subset,
+    whole,
+)
 from stability.schema import KINDS, SITES
 
 GROUPS = ("norm", "norm_type", "init", "model", "data")
@@ -28,10 +38,10 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "sigmoid", "identity", "swig
 PROBES = tuple(sorted(p.stem for p in (Path(__file__).parent / "probes").glob("[!_]*.py")))
 """Every probe: a file in probes/."""
 
-LARGEST = 2**63 - 1
-"""Largest whole number that tables and tensors hold."""
 MOST_STEPS = 10**9
 """Most steps of a run, and between two things that it does."""
+SCALES = at_least(1e-30, 1e30)
+"""Factors on the loss that, like their inverses, are normal numbers in fp32."""
 
 
 class ConfigError(Exception):
@@ -40,66 +50,6 @@ class ConfigError(Exception):
     def __init__(self, key: str, value: object, legal: str) -> None:
         super().__init__(f"{key}={value}: {legal}")
         self.key, self.value, self.legal = key, value, legal
-
-
-class Legal(NamedTuple):
-    """A legal range: a test, and the words for it."""
-
-    text: str
-    test: Callable[[Any], bool]
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
-
-
-def at_least(low: float, high: float = math.inf) -> Legal:
-    text = f">= {low:,}" if high == math.inf else f"{low:,} to {high:,}"
-    return Legal(text, lambda v: _number(v) and low <= v <= high)
-
-
-def above(low: float, high: float) -> Legal:
-    return Legal(f"> {low:,}, <= {high:,}", lambda v: _number(v) and low < v <= high)
-
-
-def share(closed: bool = False) -> Legal:
-    if closed:
-        return Legal("0 to 1", lambda v: _number(v) and 0 <= v <= 1)
-    return Legal("0 <= value < 1", lambda v: _number(v) and 0 <= v < 1)
-
-
-def one_of(*names: object) -> Legal:
-    return Legal("one of " + ", ".join(map(str, names)), lambda v: v in names)
-
-
-def subset(names: tuple[str, ...], empty: bool = False) -> Legal:
-    return Legal(
-        f"a list of distinct names out of {', '.join(names)}",
-        lambda v: (empty or len(v) > 0) and set(v) <= set(names) and len(set(v)) == len(v),
-    )
-
-
-def matches(pattern: str, text: str) -> Legal:
-    return Legal(text, lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None)
-
-
-def whole(low: int, high: int) -> Legal:
-    number = at_least(low, high)
-    return Legal(f"a whole number, {number.text}", lambda v: isinstance(v, int) and number.test(v))
-
-
-def either(word: str, number: Legal) -> Legal:
-    return Legal(f"{word} or {number.text}", lambda v: v == word or number.test(v))
-
-
-def optional(legal: Legal) -> Legal:
-    return Legal(f"unset, or {legal.text}", lambda v: v is None or legal.test(v))
-
-
-ANY = Legal("", lambda v: True)
-SCALES = at_least(1e-30, 1e30)
-"""Factors on the loss that, like their inverses, are normal numbers in fp32."""
-FLAG = Legal("true or false", lambda v: isinstance(v, bool))
 
 
 def knob(default: Any, doc: str, legal: Legal = ANY, unit: str = "", identity: bool = True) -> Any:
@@ -367,180 +317,3 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         value = value[part]
     return value
-
-
-def validate(config: Mapping[str, Any]) -> None:
-    """Check one composed and resolved config (plain containers) against every rule of this file.
-
-    Whatever needs the data, a class or a device is checked where that is built.
-
-    Raises:
-        ConfigError: for the first key that is unknown, out of range or at odds with another.
-    """
-    _refuse_unknown(config, Config, "")
-    for k in KNOBS.values():
-        value = lookup(config, k.key)
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise ConfigError(k.key, value, "must fit into 64 bits")
-        if not k.legal.test(value):
-            raise ConfigError(k.key, value, f"must be {k.legal.text}")
-    for group in GROUPS[:3] + GROUPS[4:]:
-        if "_target_" not in config[group]["build"]:
-            raise ConfigError(f"{group}.build", config[group]["build"], "needs a _target_")
-    _check_pairs(config)
-
-
-def unknown(key: str, value: object) -> ConfigError:
-    """The refusal of a key that does not exist: names those that look like it."""
-    keys = (*GROUPS, *KNOBS)
-    last = key.rpartition(".")[2]
-    near = [k for k in keys if k.rpartition(".")[2] == last]
-    near += [k for k in difflib.get_close_matches(key, keys) if k not in near]
-    meant = f"did you mean {', '.join(near[:3])}?" if near else "--help lists every key"
-    return ConfigError(key, value, f"unknown key; {meant}")
-
-
-def _refuse_unknown(config: Mapping[str, Any], schema: type, prefix: str) -> None:
-    known = {f.name: f.type for f in fields(schema)}
-    for name, value in config.items():
-        if not prefix and name == "choices":
-            continue
-        if name not in known:
-            raise unknown(f"{prefix}{name}", value)
-        inner = known[name]
-        if is_dataclass(inner) and isinstance(inner, type):
-            _refuse_unknown(value, inner, f"{prefix}{name}.")
-
-
-def _check_pairs(config: Mapping[str, Any]) -> None:
-    model, train = config["model"], config["train"]
-    if model["sublayers"] == "attn_mlp":
-        width, heads = model["width"], model["heads"]
-        if width % heads:
-            raise ConfigError("model.heads", heads, f"must divide model.width={width}")
-        if model["position"] == "rope" and (width // heads) % 2:
-            raise ConfigError(
-                "model.position", "rope", f"needs an even head width, not {width // heads}"
-            )
-    elif model["position"] == "rope":
-        raise ConfigError("model.position", "rope", "needs model.sublayers=attn_mlp")
-    if round(model["mlp_ratio"] * model["width"]) < 1:
-        raise ConfigError("model.mlp_ratio", model["mlp_ratio"], "gives an MLP without units")
-    if train["warmup_steps"] > train["steps"]:
-        raise ConfigError(
-            "train.warmup_steps", train["warmup_steps"], f"must be <= train.steps={train['steps']}"
-        )
-    if train["accumulate"] > train["batch_size"]:
-        raise ConfigError(
-            "train.accumulate",
-            train["accumulate"],
-            f"must be <= train.batch_size={train['batch_size']}",
-        )
-    if config["compile"] and config["checkpointing"]:
-        raise ConfigError("checkpointing", True, "a compiled block plans its own recomputation")
-    if config["compile"] and train["batch_size"] % train["accumulate"]:
-        raise ConfigError(
-            "train.accumulate",
-            train["accumulate"],
-            f"must divide train.batch_size={train['batch_size']} with compile=true",
-        )
-    if config["device"] == "mps" and config["dtype"] == "fp64":
-        raise ConfigError("dtype", "fp64", "MPS has no fp64; use fp32, bf16 or fp16")
-
-
-OF_UPDATES = (
-    *("train.optimizer", "train.lr", "train.schedule", "train.warmup_steps"),
-    *("train.weight_decay", "train.independent_weight_decay", "train.betas", "train.eps"),
-    *("train.state_dtype", "train.checkpoint_every"),
-    *("record.every", "record.flush_every", "record.ring"),
-)
-"""Keys without effect where there is no update, and so a single step."""
-
-
-def inert(config: Mapping[str, Any]) -> dict[str, str]:
-    """Keys that have no effect in this config, each with the reason.
-
-    A key that a user sets and that is inert in every run of a sweep is refused.
-    """
-    return {**_inert_in_the_model(config), **_inert_in_training(config)}
-
-
-def _inert_in_the_model(config: Mapping[str, Any]) -> dict[str, str]:
-    model, found = config["model"], {}
-    for key in ("norm_type.eps", "init.std", "data.path", "data.val_path", "data.vocab"):
-        group, name = key.split(".")
-        if name not in config[group]["build"]:
-            found[key] = f"{group}={config['choices'][group]} has no {name}"
-    if model["sublayers"] != "attn_mlp":
-        for name in ("heads", "causal"):
-            found[f"model.{name}"] = f"model.sublayers={model['sublayers']} has no attention"
-    if model["sublayers"] == "linear":
-        for name in ("mlp_ratio", "activation"):
-            found[f"model.{name}"] = "model.sublayers=linear has no MLP"
-    return found
-
-
-def _inert_in_training(config: Mapping[str, Any]) -> dict[str, str]:
-    train, found = config["train"], {}
-    if train["optimizer"] == "sgd":
-        for name in ("betas", "eps"):
-            found[f"train.{name}"] = "train.optimizer=sgd has no moments"
-    if train["weight_decay"] == 0 or train["optimizer"] != "adamw":
-        found["train.independent_weight_decay"] = "it needs adamw and a train.weight_decay > 0"
-    if config["dtype"] not in ("bf16", "fp16"):
-        found["train.state_dtype"] = f"dtype={config['dtype']} has parameters in at least fp32"
-    if config["on_nonfinite"] != "stop":
-        found["record.ring"] = f"on_nonfinite={config['on_nonfinite']} does not stop at a bad step"
-    if config["record"]["every"] == 1:
-        found["record.ring"] = "record.every=1 records every step at full detail"
-    if train["steps"] == 0:
-        found |= dict.fromkeys(OF_UPDATES, "train.steps=0 is one pass without an update")
-    return found
-
-
-def identity(config: Mapping[str, Any], data_sha256: str) -> dict[str, Any]:
-    """What makes two runs the same run: the config less what only names, places or shows it.
-
-    The data count by their content, not by their path.
-    """
-    plain: dict[str, Any] = {"choices": dict(config["choices"]), "data_sha256": data_sha256}
-    for k in KNOBS.values():
-        if k.identity:
-            value = lookup(config, k.key)
-            if k.key.endswith(".build"):
-                hidden = {n for n in value if not KNOBS.get(k.key[:-5] + n, k).identity}
-                value = {n: v for n, v in value.items() if n not in hidden}
-            plain[k.key] = value
-    return plain
-
-
-def digest(identity: Mapping[str, Any]) -> str:
-    """Eight hex digits of an identity: a run's ``run`` column and the end of its folder's name."""
-
-    def canonical(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {k: canonical(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [canonical(v) for v in value]
-        return int(value) if isinstance(value, float) and value.is_integer() else value
-
-    text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-
-
-def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as one row: ``norm`` is the chosen option, ``norm.label`` what belongs to it.
-
-    Lists become JSON text, so that every value is a scalar.
-    """
-    row: dict[str, Any] = dict(config["choices"])
-
-    def walk(node: Mapping[str, Any], prefix: str) -> None:
-        for name, value in node.items():
-            if isinstance(value, Mapping):
-                walk(value, f"{prefix}{name}.")
-            else:
-                row[prefix + name] = json.dumps(value) if isinstance(value, list) else value
-
-    walk({k: v for k, v in config.items() if k not in ("choices", "claim")}, "")
-    return row

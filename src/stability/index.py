@@ -20,7 +20,8 @@ import yaml
 
 from stability import atomic
 from stability import table as tables
-from stability.config import GROUPS, KNOBS, flatten
+from stability.config import GROUPS, KNOBS
+from stability.identity import flatten
 from stability.schema import CONFIG_FILE, FINISHED, FORMAT, RUN_FILE, RUNS_FILE, TABLES
 
 STAMPS = b"stability.stamps"

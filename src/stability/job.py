@@ -16,8 +16,8 @@ import yaml
 from stability import construct, schema
 from stability.atomic import write_json, write_text
 from stability.build import Built, build
-from stability.config import digest, identity
 from stability.data import Source, source
+from stability.identity import digest, identity
 from stability.provenance import now, provenance
 from stability.table import Writer
 from stability.train import Outcome, Report, Trainer

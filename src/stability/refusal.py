@@ -11,7 +11,8 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from stability.config import KNOBS, ConfigError, unknown
+from stability.config import KNOBS, ConfigError
+from stability.rules import unknown
 
 REFUSALS = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeError)
 """What a bad input may raise before anything is written."""

@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from stability import resume
-from stability.config import (
-    ConfigError,
-    digest,
-    flatten,
-    identity,
-)
+from stability.config import ConfigError
+from stability.identity import digest, flatten, identity
 
 NAME_LENGTH = 100
 """Characters that the name of a run's folder may have, on every file system."""
