@@ -14,10 +14,7 @@ The folder it leaves is a run like any other: `stability.load` and the plot comm
 """
 
 import hashlib
-import json
 import re
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +22,7 @@ from typing import Any
 
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -36,9 +33,8 @@ from stability.atomic import write_json, write_text
 from stability.precision import PRECISIONS
 from stability.provenance import now, provenance
 from stability.recorder import Recorder
+from stability.recording import Recording
 from stability.schema import BLOCK, EMBED_LAYER, KINDS, Key
-from stability.table import Writer
-from stability.taken import Taken, first_bad
 
 OUTSIDE = "outside"
 """Sublayer of parameters that lie in none of the chosen modules."""
@@ -78,91 +74,6 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
         layer, sublayer = places[inside] if inside is not None else (EMBED_LAYER, OUTSIDE)
         weights[Key(layer, sublayer, name[len(inside) + 1 :] if inside is not None else name)] = p
     return found, weights
-
-
-class Recording:
-    """What `record` hands out: counts steps, and takes numbers only the loop knows."""
-
-    def __init__(
-        self, recorder: Recorder, folder: Path, run: str, config: Any, every: int, ring: int
-    ) -> None:
-        self.recorder, self.run, self.every = recorder, run, every
-        self.ring: deque[tuple[int, Taken]] = deque(maxlen=ring)
-        self.step = 0
-        self.first_bad: dict[str, Any] | None = None
-        self.loss_scale: Callable[[], float] = lambda: 1.0
-        metadata = {
-            "stability.config": json.dumps(config),
-            "stability.run": run,
-            "stability.format": str(schema.FORMAT),
-        }
-        self.layers, self.steps = (Writer(folder, n, metadata) for n in ("layers", "steps"))
-        self._row: dict[str, Any] = {}
-        self._before: list[Tensor] | None = None
-        self._began = time.perf_counter()
-        recorder.start()
-
-    def log(self, **numbers: float) -> None:
-        """Add columns of the steps table (``loss``, ``val_loss``, ``lr``, ...) to the last step.
-
-        Raises:
-            KeyError: no such column.
-        """
-        known = {c.name for c in schema.STEPS}
-        for name in numbers:
-            if name not in known:
-                raise KeyError(f"steps has no column {name}; it has {', '.join(sorted(known))}")
-        self._row |= numbers
-
-    def before_update(self) -> None:
-        """The gradients are complete: measure them."""
-        if self.recorder.active:
-            self.recorder.gradients(self.loss_scale(), weight_scale=1.0)
-            self._before = self.recorder.snapshot()
-
-    def after_update(self) -> None:
-        """The update is made: measure it, and begin the next step."""
-        self._finish_row()
-        record_s = 0.0
-        if self._watched():
-            self.recorder.updates(self._before, None)
-            self._keep(self.recorder.take())
-            record_s = self.recorder.seconds
-        now = time.perf_counter()
-        self._row = {"run": self.run, "step": self.step, "record_s": record_s}
-        self._row["step_s"], self._began = now - self._began, now
-        self.step += 1
-        if self._watched():
-            self.recorder.start()
-
-    def _watched(self) -> bool:
-        return self.step % self.every == 0 or bool(self.ring.maxlen)
-
-    def _keep(self, taken: Taken) -> None:
-        """Write the step's rows if it is its turn or if it broke; else they wait in the ring."""
-        broke = self.first_bad is None and taken.is_bad()
-        if self.step % self.every and not broke:
-            self.ring.append((self.step, taken))
-            return
-        rows = taken.rows(run=self.run, step=self.step)
-        self.layers.append(rows)
-        if broke:
-            self.first_bad = first_bad(rows)
-            for step, earlier in self.ring:
-                self.layers.append(earlier.rows(run=self.run, step=step))
-            self.ring.clear()
-
-    def _finish_row(self) -> None:
-        if self._row:
-            self.steps.append({name: [value] for name, value in self._row.items()})
-            self._row = {}
-
-    def close(self) -> None:
-        """Write what is left and compact the tables."""
-        self._finish_row()
-        self.recorder.detach()
-        self.layers.close()
-        self.steps.close()
 
 
 @contextmanager
@@ -206,25 +117,38 @@ def record(
     if every < 1 or ring < 0:
         raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
     found, weights = keys_of(model, sites)
+    config = {
+        "choices": {"model": type(model).__name__},
+        "depth": 1 + max(key.layer for key in found),
+        "sites": sites,
+        "dtype": _format(model),
+        "record": {"every": every, "kinds": list(kinds)},
+    }
     folder = Path(out)
+    state = _open(folder, model, config)
+    recorder = Recorder(found, weights, kinds, names=("resid_post",), token_dim=token_dim)
+    scale = loss_scale or (lambda: 1.0)
+    recording = Recording(recorder, folder, state["run"], config, every, ring, scale)
+    owned = {id(p) for p in model.parameters()}
+    with _concluded(recording, state, _step_hooks(recording, owned, next(iter(found.values())))):
+        yield recording
+
+
+def _open(folder: Path, model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
+    """Make the run's folder; return what its run.json says."""
     if (folder / schema.RUN_FILE).exists():
         raise FileExistsError(f"{folder} holds a run already")
     folder.mkdir(parents=True, exist_ok=True)
-    depth = 1 + max(key.layer for key in found)
-    config = {"choices": {"model": type(model).__name__}, "depth": depth, "sites": sites}
-    config["dtype"] = _format(model)
-    config["record"] = {"every": every, "kinds": list(kinds)}
     run = hashlib.blake2b(f"{folder.resolve()} {now()}".encode(), digest_size=4).hexdigest()
-    state = _state(model, run, folder)
     write_text(folder / schema.CONFIG_FILE, yaml.safe_dump(config, sort_keys=False))
-    write_json(folder / schema.RUN_FILE, state)
-    recorder = Recorder(found, weights, kinds, names=("resid_post",), token_dim=token_dim)
-    recording = Recording(recorder, folder, run, config, every, ring)
-    recording.loss_scale = loss_scale or recording.loss_scale
-    owned = {id(p) for p in model.parameters()}
-    hooks = _step_hooks(recording, owned, next(iter(found.values())))
+    return write_json(folder / schema.RUN_FILE, _state(model, run, folder))
+
+
+@contextmanager
+def _concluded(recording: Recording, state: dict[str, Any], hooks: Sequence[Any]) -> Iterator[None]:
+    """Take the hooks away in the end, and say in run.json how it ended."""
     try:
-        yield recording
+        yield
     except BaseException as error:
         state |= {"status": "failed", "error": f"{type(error).__name__}: {error}".splitlines()[0]}
         raise
@@ -236,7 +160,7 @@ def record(
         recording.close()
         state |= {"outcome": state["status"], "finished": now(), "steps_done": recording.step}
         state |= {"first_bad": recording.first_bad}
-        write_json(folder / schema.RUN_FILE, state)
+        write_json(recording.folder / schema.RUN_FILE, state)
 
 
 def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[Any]:
