@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from stability import job
+from stability import job, replay
 from stability.schema import CHECKPOINT_FILE, FAILURE_FILE, RUN_FILE
 from tiny import make_config, run
 
@@ -164,7 +164,6 @@ def test_a_ring_keeps_the_last_steps_at_full_detail(tmp_path):
     plain = run(diverging(), tmp_path / "plain")
     assert plain.info["status"] == "diverged"
     last = plain.info["first_bad"]["step"]
-    assert recorded(plain) == sorted({0, last})
     ringed = run(diverging(**{"record.ring": 3}), tmp_path / "ring")
     assert recorded(ringed) == sorted({0, *range(max(0, last - 2), last + 1)})
 
@@ -179,6 +178,69 @@ def test_without_a_ring_the_steps_since_the_checkpoint_run_again(tmp_path):
     ringed = run(diverging(**{"record.ring": 60}), tmp_path / "ring")
     both = again.layers.merge(ringed.layers, on=["step", "layer", "sublayer", "site", "kind"])
     pd.testing.assert_series_equal(both.rms_x, both.rms_y, check_names=False)
+
+
+def test_without_a_checkpoint_the_steps_since_the_start_run_again(tmp_path):
+    plain = run(diverging(), tmp_path / "plain")
+    last = plain.info["first_bad"]["step"]
+    assert last > 1
+    assert recorded(plain) == list(range(last + 1))
+    ringed = run(diverging(**{"record.ring": 60}), tmp_path / "ring")
+    both = plain.layers.merge(ringed.layers, on=["step", "layer", "sublayer", "site", "kind"])
+    assert len(both) == len(ringed.layers)
+    pd.testing.assert_series_equal(both.rms_x, both.rms_y, check_names=False)
+
+
+@pytest.mark.parametrize("ring", [0, 2])
+def test_an_update_that_breaks_the_weights_is_named_and_what_it_started_from_is_kept(
+    tmp_path, ring
+):
+    changes = {"dtype": "fp16", "train.optimizer": "sgd", "train.steps": 6, "record.ring": ring}
+    done = run(make_config(changes | {"train.lr": 1e9}), tmp_path / "run")
+    assert done.info["status"] == "diverged"
+    assert (done.info["first_bad"]["kind"], done.info["first_bad"]["step"]) == ("update", 0)
+    kept = torch.load(tmp_path / "run" / FAILURE_FILE, weights_only=True)
+    assert kept["step"] == 0
+    assert all(torch.isfinite(p).all() for p in kept["model"].values())
+    update = done.layers.query("step == 0 and kind == 'update' and site == 'wte'")
+    assert update.nonfinite.item() > 0
+    assert not done.layers.duplicated(["step", "layer", "sublayer", "site", "kind"]).any()
+    assert replay.main([str(tmp_path / "run")]) == 0
+
+
+def test_the_last_update_is_examined_like_any_other(tmp_path):
+    changes = {"train.steps": 1, "train.optimizer": "sgd", "train.eval_batches": 1}
+    broken = run(make_config(changes | {"dtype": "fp16", "train.lr": 1e9}), tmp_path / "weights")
+    assert (broken.info["status"], broken.info["first_bad"]["kind"]) == ("diverged", "update")
+    large = run(make_config(changes | {"train.lr": 1e38}), tmp_path / "activations")
+    assert (large.info["status"], large.info["first_bad"]["kind"]) == ("diverged", "act")
+    assert large.info["first_bad"]["step"] == 1
+    for name in ("weights", "activations"):
+        assert torch.load(tmp_path / name / FAILURE_FILE, weights_only=True)["x"].numel()
+
+
+def test_the_first_bad_tensor_does_not_depend_on_what_is_recorded(tmp_path):
+    changes = {"dtype": "fp16", "init.embed_std": 30000, "train.steps": 3}
+    found = {}
+    for name, record in {"all": {}, "few": {"record.kinds": ["weight_grad"]}}.items():
+        done = run(make_config(changes | record, norm="none"), tmp_path / name)
+        found[name] = done.info["first_bad"]
+        failing = done.layers[done.layers.step == found[name]["step"]]
+        assert {"weight", "act", "grad", "weight_grad"} <= set(failing.kind)
+        assert not failing.duplicated(["layer", "sublayer", "site", "kind"]).any()
+    assert found["all"] == found["few"]
+
+
+def test_a_resumed_run_keeps_its_first_bad_tensor_and_its_seconds(tmp_path):
+    changes = {"dtype": "fp16", "loss_scale": 2.0**24, "train.steps": 6, "on_nonfinite": "skip"}
+    batches = iter(range(3))
+    stop = lambda: next(batches, None) is None  # noqa: E731
+    folder = tmp_path / "run"
+    first = job.execute(make_config(changes), folder, stop=stop)
+    assert (first["status"], first["first_bad"]["step"]) == ("interrupted", 0)
+    rest = job.execute(make_config(changes), folder)
+    assert rest["first_bad"] == first["first_bad"]
+    assert rest["seconds"] > first["seconds"]
 
 
 def test_memory_and_hooks_are_flat_over_20_runs(tmp_path):

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from stability import atomic
-from stability.build import Built
+from stability.build import Built, model_of
+from stability.optim import Optimizer
+from stability.precision import LossScale
 
 State = dict[str, Any]
 
@@ -24,6 +26,18 @@ def pack(built: Built, step: int, run: str) -> State:
         "optimizer": built.optimizer.state_dict(),
         "loss_scale": built.loss_scale.state_dict(),
     }
+
+
+def start(built: Built) -> State:
+    """What step 0 started from, drawn again from the seed."""
+    model = model_of(built.config, built.model.embed.wte.shape[0])
+    parameters = list(model.weights().values())
+    fresh = built._replace(
+        model=model,
+        optimizer=Optimizer(parameters, built.config["train"]),
+        loss_scale=LossScale(built.config["loss_scale"], built.device),
+    )
+    return pack(fresh, 0, "")
 
 
 def unpack(built: Built, state: State) -> int:

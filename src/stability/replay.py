@@ -8,6 +8,7 @@ second format beside the run's.
 """
 
 import argparse
+import json
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -25,7 +26,7 @@ from stability import atomic, construct, quiet
 from stability.build import device_of, model_of, recorder_of
 from stability.config import DTYPES, ConfigError
 from stability.model import GPT
-from stability.schema import CONFIG_FILE, FAILURE_FILE
+from stability.schema import CONFIG_FILE, FAILURE_FILE, RUN_FILE
 from stability.taken import Rows
 from stability.trace import Operation, Seen, Trace
 from stability.train import forward_backward
@@ -165,8 +166,9 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
     if culprit is not None and "attention" in culprit.name:
         console.print(f"{culprit.name} made it; the same step with attention opened:")
         trace, culprit = (opened, opened.culprit()) if opened.culprit() else (trace, culprit)
+    update = broken_by_update(folder) if culprit is None else ""
     if culprit is None:
-        console.print("no operation made a non-finite value out of finite ones")
+        console.print(update or "no operation made a non-finite value out of finite ones")
     else:
         show_operations(trace, culprit, console)
     columns = {name: sites(config, state, name) for name in dict.fromkeys((dtype, beside)) if name}
@@ -179,7 +181,16 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
             soft_wrap=True,
         )
     console.print(f"every operation: {folder / REPLAY_FILE}", soft_wrap=True)
-    return 0 if culprit is not None else 1
+    return 0 if culprit is not None or update else 1
+
+
+def broken_by_update(folder: Path) -> str:
+    """Says so where the pass is finite and the update that it led to broke a weight."""
+    found = json.loads((folder / RUN_FILE).read_text())["first_bad"]
+    if not found or found["kind"] != "update":
+        return ""
+    where = "layer {layer}, {sublayer}, {site}".format(**found)
+    return f"every operation of the pass is finite; the update that follows it breaks {where}"
 
 
 @quiet.when_unread

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stability import checkpoint
-from stability.build import Built, recorder_of
+from stability import autopsy, checkpoint
+from stability.build import Built
 from stability.model import GPT, IGNORED, loss_sum
 from stability.optim import learning_rate, total_norm
 from stability.precision import PRECISIONS
 from stability.probes import Prober
 from stability.recorder import Recorder
-from stability.schema import CHECKPOINT_FILE, FAILURE_FILE
+from stability.schema import CHECKPOINT_FILE
 from stability.table import Writer
 from stability.taken import Rows, Taken, first_bad
 
@@ -55,6 +55,10 @@ class Outcome:
     first_bad: dict[str, Any] | None = None
     seconds: float = 0.0
     record_seconds: float = 0.0
+
+
+CARRIED = ("first_bad", "seconds", "record_seconds")
+"""Of an outcome, what a resumed run goes on with."""
 
 
 @dataclass
@@ -138,10 +142,11 @@ class Trainer:
         self.lag = 1 if built.device.type == "cuda" else 0
         self.outcome = Outcome("completed", "completed", 0)
         self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
+        self.ticked = time.perf_counter()
 
     # Batches ---------------------------------------------------------------------------------
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
         config = self.built.config
         x, y = self.built.source.batch(
             step,
@@ -150,9 +155,16 @@ class Trainer:
             config["seed"],
             config["data"]["pad_share"],
         )
-        return self._to_device(x), self._to_device(y)
+        return self.to_device(x), self.to_device(y)
 
-    def _to_device(self, array: Any) -> Tensor:
+    def val_batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """One of the fixed validation batches."""
+        config = self.built.config
+        size, time = self.train["batch_size"], config["model"]["context"]
+        x, y = self.built.source.val_batch(index, size, time, config["data"]["pad_share"])
+        return self.to_device(x), self.to_device(y)
+
+    def to_device(self, array: Any) -> Tensor:
         tensor = torch.from_numpy(array)
         if self.built.device.type != "cuda":
             return tensor.to(self.built.device)
@@ -160,7 +172,7 @@ class Trainer:
 
     # Passes ----------------------------------------------------------------------------------
 
-    def _pass(self, x_BT: Tensor, y_BT: Tensor, step: int, recorder: Recorder) -> Tensor:
+    def forward_backward(self, x_BT: Tensor, y_BT: Tensor, step: int, recorder: Recorder) -> Tensor:
         built = self.built
         built.optimizer.zero_grad()
         return forward_backward(
@@ -176,16 +188,11 @@ class Trainer:
         built.model.eval()
         total, count = 0.0, 0
         for index in range(self.train["eval_batches"]):
-            x, y = built.source.val_batch(
-                index,
-                self.train["batch_size"],
-                config["model"]["context"],
-                config["data"]["pad_share"],
-            )
+            x_BT, y_BT = self.val_batch(index)
             with eager, built.precision.context(built.device):
-                loss = loss_sum(built.model(self._to_device(x)), targets := self._to_device(y))
+                loss = loss_sum(built.model(x_BT), y_BT)
             total += float(loss)
-            count += int((targets != IGNORED).sum())
+            count += int((y_BT != IGNORED).sum())
         built.model.train()
         return total / count
 
@@ -209,6 +216,8 @@ class Trainer:
         if state is not None:
             self.first = checkpoint.unpack(self.built, state)
             self.recent.extend((loss, norm) for loss, norm in state["recent"])
+            for name in CARRIED:
+                setattr(self.outcome, name, state["outcome"][name])
             log.info("resumed at step %d", self.first)
         # A step that was recorded only because it was the last is no longer the last.
         for name, table in self.writers.items():
@@ -219,6 +228,8 @@ class Trainer:
         self._flush()
         state = checkpoint.pack(self.built, step, self.run_hash)
         state["recent"] = [list(pair) for pair in self.recent]
+        self._tick()
+        state["outcome"] = {name: getattr(self.outcome, name) for name in CARRIED}
         checkpoint.save(state, self.folder / CHECKPOINT_FILE)
 
     def _flush(self) -> None:
@@ -228,10 +239,10 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Train to the end, to divergence, or to the first ``stop``."""
-        began = time.perf_counter()
+        self.ticked = time.perf_counter()
         self.built.model.train()
         self.outcome.steps_done = self.first
-        batch = self._batch(self.first)
+        batch = self.batch(self.first)
         for step in range(self.first, max(self.updates, 1)):
             if self.stop():
                 self._interrupt(step)
@@ -239,14 +250,20 @@ class Trainer:
             if not self._probe(step, *batch):
                 break
             self.pending.append(self._step(step, *batch))
-            batch = self._batch(step + 1)
+            batch = self.batch(step + 1)
             if not self._settle(self.lag):
                 break
             self._keep_safe(step + 1)
         self._settle(0)
         self._finish()
-        self.outcome.seconds = time.perf_counter() - began
+        self._tick()
         return self.outcome
+
+    def _tick(self) -> None:
+        """Count the seconds since last time."""
+        now = time.perf_counter()
+        self.outcome.seconds += now - self.ticked
+        self.ticked = now
 
     def _probe(self, step: int, x_BT: Tensor, y_BT: Tensor) -> bool:
         """Take the step's probes, of a copy of the model; False where the run has diverged."""
@@ -278,7 +295,7 @@ class Trainer:
         if recorder:
             recorder.start()
         kept = [b.clone() for b in built.model.buffers()]
-        loss = self._pass(x_BT, y_BT, step, built.recorder)
+        loss = self.forward_backward(x_BT, y_BT, step, built.recorder)
         if recorder:
             recorder.gradients(float(scale))
         grads = built.optimizer.gradients(scale)
@@ -308,6 +325,12 @@ class Trainer:
         if before is not None:
             recorder.updates(before, None if bool(left_out) else optimizer.asked(before))
         return recorder.take()
+
+    def apply(self, step: int, scale: Tensor) -> None:
+        """Make the update that belongs to the pass just made, whatever it holds."""
+        grads = self.built.optimizer.gradients(scale)
+        self._clip(grads, total_norm(grads))
+        self.built.optimizer.step(step, torch.zeros((), device=self.built.device))
 
     def _judge(self, loss: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the step is bad, and whether its update is left out; latches ``diverged``."""
@@ -361,7 +384,7 @@ class Trainer:
         }
         self.steps.append({name: [value] for name, value in row.items()})
         if step.taken is not None and self.is_recorded(step.number):
-            self.layers.append(self._rows(step.taken, step.number))
+            self.layers.append(self.rows(step.taken, step.number))
         elif step.taken is not None:
             self.ring.append((step.number, step.taken))
         self.outcome.steps_done = min(step.number + 1, self.updates)
@@ -372,7 +395,7 @@ class Trainer:
             shown = {k: row[k] for k in ("step", "loss", "grad_norm", "val_loss")}
             self.report({**shown, "steps": self.updates, "tokens_per_s": tokens / seconds})
 
-    def _rows(self, taken: Taken, step: int) -> Rows:
+    def rows(self, taken: Taken, step: int) -> Rows:
         return taken.rows(run=self.run_hash, step=step)
 
     def _spiked(self, loss: float, norm: float) -> bool:
@@ -393,61 +416,36 @@ class Trainer:
             self.outcome.text = f"interrupted before step {step}"
 
     def _diverge(self, step: Step) -> None:
-        """Keep what the failing step started from, and the steps before it at full detail."""
-        self.built.loss_scale.scale.copy_(step.scale)
-        found = self._name_first_bad(step)
-        self.outcome.status, self.outcome.first_bad = "diverged", found
+        self.outcome.status = "diverged"
         self.outcome.steps_done = step.number  # its own update was left out
-        where = "{kind} at layer {layer}, {sublayer}, {site}".format(**found)
-        self.outcome.text = f"diverged at step {step.number}: first non-finite {where}"
-        x_BT, y_BT = self._batch(step.number)
-        state = checkpoint.pack(self.built, step.number, self.run_hash)
-        checkpoint.save({**state, "x": x_BT, "y": y_BT}, self.folder / FAILURE_FILE)
-        if not self.is_recorded(step.number):
-            self.layers.append(self._inspect(step))
-        for number, taken in self.ring:
-            if number != step.number:
-                self.layers.append(self._rows(taken, number))
-        if not self.ring.maxlen:
-            self._run_again(step.number)
+        found = autopsy.of_step(self, step.number, step.scale)
+        where = f"step {found['step']}: first non-finite {autopsy.spell(found)}"
+        self.outcome.first_bad, self.outcome.text = found, f"diverged at {where}"
 
     def _name_first_bad(self, step: Step) -> dict[str, Any]:
-        """The first non-finite tensor of a step; runs its pass again where it was not recorded."""
-        found = first_bad(self._rows(step.taken, step.number)) if step.taken else None
-        # Under these two the weights may have moved on since.
+        """The first non-finite tensor of a step whose update was dropped or made all the same."""
+        # Under these two the weights may have moved on since, and the pass cannot be repeated.
         moved = self.policy == "continue" or (self.policy == "skip" and self.lag)
-        if found is None and not moved:
-            found = first_bad(self._inspect(step))
-        head = {"layer": self.built.model.depth, "sublayer": "head", "site": "loss", "kind": "act"}
-        return found or {"step": step.number, **head}
+        found = None
+        if not moved and not autopsy.records_all(self.built):
+            found = first_bad(autopsy.whole(self, step.number, step.scale))
+        elif step.taken:
+            found = first_bad(self.rows(step.taken, step.number))
+        return found or autopsy.nowhere(self, step.number)
 
-    def _inspect(self, step: Step) -> Rows:
-        """Every row of a step but its update, whose weights are still what it started from."""
-        model, loss_scale = self.built.model, self.built.loss_scale.scale
-        state = [*model.buffers(), loss_scale]
-        kept = [value.clone() for value in state]
-        loss_scale.copy_(step.scale)  # by now it may be halved, and then nothing overflows
-        recorder = recorder_of(self.built.config, model, all_kinds=True)
-        recorder.start()
-        self._pass(*self._batch(step.number), step.number, recorder)
-        recorder.gradients(float(step.scale))
-        taken = recorder.take()
-        recorder.detach()
-        for value, old in zip(state, kept, strict=True):
-            value.copy_(old)
-        return self._rows(taken, step.number)
+    def rewind(self, end: int, record: bool) -> None:
+        """Go back to the last checkpoint or the start, and make the steps before ``end`` again.
 
-    def _run_again(self, end: int) -> None:
-        """Record the steps since the last checkpoint that were not recorded the first time."""
+        If ``record``, write the rows of those that were not recorded the first time.
+        """
         state = checkpoint.load(self.folder / CHECKPOINT_FILE, self.run_hash, self.built.device)
-        if state is None:
-            return
         self.diverged.fill_(False)
-        self.ring = deque(maxlen=1)  # a ring makes every step a recorded one
-        for step in range(checkpoint.unpack(self.built, state), end):
-            taken = self._step(step, *self._batch(step)).taken
-            if taken is not None and not self.is_recorded(step):
-                self.layers.append(self._rows(taken, step))
+        self.ring = deque(maxlen=int(record))  # a ring makes every step a recorded one
+        first = checkpoint.unpack(self.built, state or checkpoint.start(self.built))
+        for step in range(first, end):
+            taken = self._step(step, *self.batch(step)).taken
+            if record and taken is not None and not self.is_recorded(step):
+                self.layers.append(self.rows(taken, step))
 
     def _finish(self) -> None:
         outcome = self.outcome
@@ -455,7 +453,11 @@ class Trainer:
             outcome.final_val_loss = self.validate()
             if not math.isfinite(outcome.final_val_loss):
                 outcome.status = "diverged"
-                outcome.text = "diverged: the validation loss of the final weights is not finite"
+                outcome.text = "diverged: the last validation loss is not finite"
+                if self.policy != "continue":  # else it broke long ago, and has been named then
+                    found = autopsy.of_end(self)
+                    outcome.first_bad = outcome.first_bad or found
+                    outcome.text += f", nor is {autopsy.spell(found)}"
         if outcome.status != "interrupted":
             if outcome.status == "completed" and self.train["keep_checkpoint"]:
                 self._save(self.updates)
