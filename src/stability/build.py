@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from stability import construct
+from stability.batches import Source
 from stability.config import ConfigError
-from stability.data import Source, source, vocabulary
+from stability.data import source, vocabulary
 from stability.inits import Init
 from stability.model import GPT, SUBLAYERS, Parts, initialise
 from stability.optim import Optimizer

@@ -15,8 +15,9 @@ import yaml
 
 from stability import construct, schema
 from stability.atomic import write_json, write_text
+from stability.batches import Source
 from stability.build import Built, build
-from stability.data import Source, source
+from stability.data import source
 from stability.identity import digest, identity
 from stability.provenance import now, provenance
 from stability.table import Writer
