@@ -110,6 +110,10 @@ CASES = [
     ("norm=range(3)", "norm=range(3): must be one of"),
     ("out=/dev/null", "out=/dev/null: /dev/null is no folder"),
     ("norm.build._target_=os.system", "norm.build._target_=os.system: modules allowed"),
+    ("data.build._target_=stability.data.Source", "has no attribute 'train'"),
+    ("allow=[nope]", "allow=nope: there is no such module"),
+    ("allow=['']", "allow=: cannot be found"),
+    ("allow=[os,nope.deep]", "allow=nope.deep: cannot be found: ModuleNotFoundError"),
     # form
     ("norm", "norm: cannot be read"),
     ("depth=6,", "depth=6,: cannot be read"),
@@ -184,6 +188,15 @@ def test_a_damaged_yaml_of_the_user_is_refused(text, capsys, tmp_path):
     write(tmp_path / "mine" / "norm" / "broken.yaml", text)
     assert run.main(["--config-dir", "mine", "norm=broken"]) == run.BAD_INPUT
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_current_folder_that_is_gone_is_refused(monkeypatch, capsys, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run.main(["out=/tmp"]) == run.BAD_INPUT
+    assert capsys.readouterr().err == "the current folder: is gone (No such file or directory)\n"
 
 
 def test_what_a_grid_names_is_not_called(capsys, tmp_path):

@@ -1,10 +1,57 @@
-"""What cannot be built is refused before anything is."""
+"""What cannot be built is refused before anything is, by the key that brought it in."""
+
+import sys
 
 import pytest
 
-from stability import build
+from stability import buildable, construct
 from stability.config import ConfigError
 from tiny import make_config
+
+PARTS = """
+import math, torch
+from stability.placements import Pre, NoNorm
+from stability.norms import Affine, LayerNorm
+from stability.inits import Init
+
+class Refuses(Pre):
+    def __init__(self, depth, layer, sublayer):
+        {}["missing"]
+
+class Last(Pre):
+    def __init__(self, depth, layer, sublayer):
+        super().__init__(depth, layer, sublayer)
+        if layer == depth - 1:
+            raise RuntimeError("not here")
+
+class Leaves(Pre):
+    def __init__(self, depth, layer, sublayer):
+        raise SystemExit(3)
+
+class Nothing(Pre):
+    def __new__(cls, *args):
+        return None
+
+class Tensors(Pre):
+    def __call__(self, x, f, norm):
+        return x.relu() + f(norm(x))
+
+class Gainless(Pre):
+    def init_gain(self, role):
+        return math.nan
+
+class Half(LayerNorm):
+    def __init__(self, width, bias, eps):
+        super().__init__(width // 0, bias, eps)
+
+class Negative(Init):
+    def std(self, w):
+        return -1.0 if w.role == "mlp_out" else 1.0
+
+class Roles(Init):
+    def std(self, w):
+        return {"q": 1.0}[w.role]
+"""
 
 
 def sized(**sizes):
@@ -27,12 +74,57 @@ def sized(**sizes):
 def test_weights_beyond_the_memory_are_refused_by_the_key_that_makes_them_large(
     sizes, key, monkeypatch
 ):
-    monkeypatch.setattr(build, "parts_of", lambda config: pytest.fail("something was built"))
+    monkeypatch.setattr(buildable, "parts_of", lambda config: pytest.fail("something was built"))
     with pytest.raises(ConfigError, match=r"GB; this machine has") as refused:
-        build.check(sized(**sizes))
+        buildable.check(sized(**sizes))
     assert (refused.value.key, refused.value.value) == (key, sizes[key.rpartition(".")[2]])
 
 
 @pytest.mark.parametrize("sizes", [{"depth": 1000}, {"width": 4096, "vocab": 50_304}])
 def test_a_large_model_is_not_refused(sizes):
-    build.check(sized(**sizes))
+    buildable.check(sized(**sizes))
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of parts that break, and one that cannot be read."""
+    monkeypatch.setattr(construct, "_allowed", {"stability"})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "breaking.py").write_text(PARTS)
+    (tmp_path / "unreadable.py").write_text("def f(:\n")
+    construct.trust(tmp_path)
+    yield
+    sys.modules.pop("breaking", None)
+
+
+BROKEN = [
+    ("norm", "breaking.Refuses", "norm.build", "KeyError: 'missing'"),
+    ("norm", "breaking.Last", "norm.build", "RuntimeError: not here"),
+    ("norm", "breaking.Leaves", "norm.build", "SystemExit: 3"),
+    ("norm", "breaking.Nothing", "norm.build._target_", "must build a Placement"),
+    ("norm", "breaking.Tensors", "norm.build._target_", "has no attribute 'relu'"),
+    ("norm", "breaking.Gainless", "norm.build._target_", "init_gain of q: is nan"),
+    ("norm", "unreadable.Pre", "norm.build._target_", "cannot be imported: SyntaxError"),
+    ("norm", "stability.placements.Placement", "norm.build._target_", "is a base"),
+    ("norm", "stability.inits.Xavier", "norm.build", "Xavier: too many positional arguments"),
+    ("norm_type", "breaking.Half", "norm_type.build", "ZeroDivisionError"),
+    ("norm_type", "stability.norms.Affine", "norm_type.build._target_", "has no forward"),
+    ("init", "breaking.Negative", "init.build._target_", "std of mlp_out: is -1.0"),
+    ("init", "breaking.Roles", "init.build._target_", "std of k: KeyError"),
+    ("init", "stability.inits.Init", "init.build._target_", "is a base"),
+]
+
+
+@pytest.mark.parametrize(("group", "target", "key", "said"), BROKEN, ids=lambda v: v)
+def test_a_part_that_breaks_is_refused_by_the_key_that_names_it(mine, group, target, key, said):
+    config = make_config()
+    config[group]["build"]["_target_"] = target
+    with pytest.raises(ConfigError) as refused:
+        buildable.check(config)
+    assert refused.value.key == key
+    assert said in refused.value.legal
+
+
+def test_tf32_is_refused_where_there_are_no_tensor_cores():
+    with pytest.raises(ConfigError, match="tf32=True: has no effect: the device is cpu"):
+        buildable.check(make_config({"tf32": True}))

@@ -1,10 +1,12 @@
 """Sources are what they say they are, and what is no source is refused."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
 
+from stability import construct
 from stability.batches import IGNORED
 from stability.config import ConfigError
 from stability.data import Markov, PyDocs, Text, Tokens, source, vocabulary
@@ -23,6 +25,12 @@ def test_the_chain_is_the_same_on_every_machine():
     chain = Markov(64)
     assert chain.sha256 == "74e7628966d1aaff2cb497243f3c6f86ab578df38e8abde7b39d529215505a29"
     assert chain.entropy_rate == pytest.approx(2.671010698428, abs=1e-9)
+
+
+def test_token_files_pad_with_a_symbol_of_their_vocabulary(tmp_path):
+    path = write(tmp_path / "few.bin", np.arange(100, dtype="<u2").tobytes())
+    assert Tokens(path, None, 100).pad == 99
+    assert Tokens(path, None, 50257).pad == Tokens(path, None, 60000).pad == 50256
 
 
 def test_the_chain_never_visits_the_symbol_that_padding_uses():
@@ -135,6 +143,27 @@ def test_what_the_model_cannot_take_is_refused(tmp_path):
     for vocab in (2, 2049):
         with pytest.raises(ConfigError, match=f"data.vocab={vocab}: must be 3 to 2,048"):
             source(make_config({"data.vocab": vocab}, data="markov"))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("pass", "AttributeError: 'Mine' object has no attribute 'train'"),
+        ("train = val = np.zeros(999)", "1-D arrays of whole numbers"),
+        ("train = val = np.zeros((9, 9), int)", "1-D arrays of whole numbers"),
+        ("train = val = np.zeros(999, int); vocab, pad = 9, 9", "pads with 9, but has 9 symbols"),
+    ],
+)
+def test_a_source_that_is_not_whole_is_refused(body, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(construct, "_allowed", {"stability"})
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = ["import numpy as np", "from stability.data import Source", "class Mine(Source):"]
+    (tmp_path / "lacking.py").write_text("\n".join([*lines, f"    {body}\n"]))
+    construct.trust(tmp_path)
+    monkeypatch.delitem(sys.modules, "lacking", raising=False)
+    with pytest.raises(ConfigError, match=r"data\.build") as refused:
+        source(make_config({"data.build": {"_target_": "lacking.Mine"}}))
+    assert said in refused.value.legal
 
 
 def test_a_file_that_changed_is_read_again(tmp_path):

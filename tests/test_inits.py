@@ -87,6 +87,6 @@ def test_a_negative_std_is_refused():
         Normal(-0.1)
 
 
-def test_an_init_without_a_rule_says_so():
-    with pytest.raises(TypeError, match="Init has no rule"):
-        Init().std(weight("q"))
+def test_an_init_without_a_rule_cannot_be_made():
+    with pytest.raises(TypeError, match="abstract"):
+        Init()

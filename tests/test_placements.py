@@ -55,9 +55,9 @@ def test_a_sum_is_bracketed_when_it_is_scaled():
     assert norms_used(Halved(6, 0, "attn")) == ["inner"]
 
 
-def test_a_placement_without_an_equation_says_so():
-    with pytest.raises(TypeError, match="Placement has no equation"):
-        Placement(6, 0, "attn")(None, None, None)
+def test_a_placement_without_an_equation_cannot_be_made():
+    with pytest.raises(TypeError, match="abstract"):
+        Placement(6, 0, "attn")
 
 
 def test_an_equation_must_return_what_its_operations_gave():

@@ -78,6 +78,23 @@ def test_hydras_own_commands_still_work(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_class_that_breaks_is_refused_in_a_line_and_traced_for_who_asks(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "breaks.py").write_text(
+        "from stability.placements import Pre\n"
+        "class Breaks(Pre):\n"
+        "    def __init__(self, *place):\n"
+        "        {}['missing']\n"
+    )
+    words = ["--config-dir", "mine", "norm.build._target_=breaks.Breaks", *TINY]
+    done = command(*words, cwd=tmp_path)
+    said = "norm.build={'_target_': 'breaks.Breaks'}: Breaks cannot be made: KeyError: 'missing'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    full = command(*words, cwd=tmp_path, HYDRA_FULL_ERROR="1").stderr
+    assert "{}['missing']" in full and full.endswith(said)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 # -- running -------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """Config -> data, model, optimizer: the one place that knows which key builds what."""
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,12 +11,11 @@ from stability.batches import Source
 from stability.config import ConfigError
 from stability.data import source, vocabulary
 from stability.inits import Init
-from stability.model import GPT, SUBLAYERS, Parts, initialise
+from stability.model import GPT, Parts, initialise
 from stability.optim import Optimizer
 from stability.placements import Placement
 from stability.precision import PRECISIONS, LossScale, Precision
 from stability.recorder import Recorder
-from stability.sublayers import BRANCHES
 
 
 class Built(NamedTuple):
@@ -84,43 +82,9 @@ def init_of(config: Mapping[str, Any]) -> Init:
 def _kind(made: Any, base: type, key: str, config: Mapping[str, Any]) -> Any:
     if not isinstance(made, base):
         group = key.removesuffix(".build")
-        raise ConfigError(group, config["choices"][group], f"must build a {base.__name__}")
+        target = config[group]["build"]["_target_"]
+        raise ConfigError(f"{key}._target_", target, f"must build a {base.__name__}")
     return made
-
-
-def check(config: Mapping[str, Any]) -> None:
-    """Refuse what cannot be built, without building the whole model.
-
-    Raises:
-        ConfigError: the size, a class, its arguments or the device is refused.
-    """
-    _refuse_too_large(config)
-    parts = parts_of(config)
-    parts.placement(0, "attn")
-    parts.norm()
-    init_of(config)
-    device_of(config)
-
-
-def _refuse_too_large(config: Mapping[str, Any]) -> None:
-    """Refuse weights that alone take more than the memory in which they are made, in fp32 or wider.
-
-    The first key whose own part does not fit is named: the width, by the matrices of one block.
-    """
-    shape, depth = config["model"], config["depth"]
-    with torch.device("meta"):
-        branches = [BRANCHES[name](shape) for name in SUBLAYERS[shape["sublayers"]]]
-    block = sum(p.numel() for branch in branches for p in branch.parameters())
-    each = max(PRECISIONS[config["dtype"]].param.itemsize, 4)
-    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = {"model.width": (shape["width"], block), "depth": (depth, depth * block)}
-    if shape["vocab"] != "auto":
-        found["model.vocab"] = shape["vocab"], shape["vocab"] * shape["width"]
-    for key, (value, entries) in found.items():
-        if entries * each > room:
-            takes, has = (f"{size / 1e9:,.0f} GB" for size in (entries * each, room))
-            what = "a block" if key == "model.width" else "the weights"
-            raise ConfigError(key, value, f"{what} would take {takes}; this machine has {has}")
 
 
 def model_of(config: Mapping[str, Any], vocab: int) -> GPT:

@@ -51,6 +51,7 @@ def check(configs: Sequence[Config], given: Mapping[str, Any]) -> list[str]:
     """
     for config in configs:
         validate(config)
+        construct.refuse_missing(config["allow"])
         construct.allow(*config["allow"])
     _refuse_inert(configs, given)
     _check_out(configs[0])

@@ -47,9 +47,11 @@ SCALES = at_least(1e-30, 1e30)
 class ConfigError(Exception):
     """A config that is refused: names the key, the value and what is legal. Exit code 2."""
 
-    def __init__(self, key: str, value: object, legal: str) -> None:
+    def __init__(self, key: str, value: object, legal: str, trace: str = "") -> None:
         super().__init__(f"{key}={value}: {legal}")
         self.key, self.value, self.legal = key, value, legal
+        if trace:  # of the process that refused, to be shown where this one's is
+            self.add_note(trace)
 
 
 def knob(default: Any, doc: str, legal: Legal = ANY, unit: str = "", identity: bool = True) -> Any:

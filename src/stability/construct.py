@@ -6,9 +6,11 @@ training and the analysis staircase alike; free of torch.
 """
 
 import importlib
+import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,34 @@ def trust(folder: str | Path) -> None:
     allow(*(p.parent.name for p in folder.glob("*/__init__.py")))
 
 
+def refuse_missing(modules: Sequence[str]) -> None:
+    """Refuse to allow what is no module.
+
+    Raises:
+        ConfigError: for the first that cannot be found.
+    """
+    for module in modules:
+        with blaming("allow", module, "cannot be found"):
+            if importlib.util.find_spec(module) is None:
+                raise ConfigError("allow", module, "there is no such module")
+
+
+@contextmanager
+def blaming(key: str, value: object, what: str) -> Iterator[None]:
+    """Turn whatever somebody else's code raises into a refusal of the key that brought it in.
+
+    A ValueError is how a class refuses an argument: its words are for the user as they are.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(key, value, f"{what}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(key, value, f"{what}: {type(error).__name__}: {error}") from error
+
+
 def is_allowed(target: str) -> bool:
     """Whether a dotted name lies in an allowed module."""
     parts = target.split(".")
@@ -45,17 +75,17 @@ def resolve(target: str, key: str) -> type:
     """The class that a ``_target_`` names.
 
     Raises:
-        ConfigError: not allowed, not importable, or not a class.
+        ConfigError: not allowed, not importable, or no class that can have instances.
     """
     if not isinstance(target, str) or not is_allowed(target):
         raise ConfigError(f"{key}._target_", target, _which_are_allowed())
     module, _, name = target.rpartition(".")
-    try:
+    with blaming(f"{key}._target_", target, "cannot be imported"):
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key}._target_", target, f"cannot be imported ({error})") from error
     if not isinstance(found, type):
         raise ConfigError(f"{key}._target_", target, "must name a class")
+    if inspect.isabstract(found):
+        raise ConfigError(f"{key}._target_", target, "is a base: name a class made from it")
     home = f"{found.__module__}.{found.__qualname__}"
     if not is_allowed(home):  # a module's imports are not its classes
         raise ConfigError(f"{key}._target_", target, f"is {home}; {_which_are_allowed()}")
@@ -75,7 +105,8 @@ def build(node: Mapping[str, Any], key: str, *args: Any) -> Any:
     """
     kwargs = {k: v for k, v in node.items() if k != "_target_"}
     cls = resolve(node["_target_"], key)
-    signature = inspect.signature(cls)
+    with blaming(f"{key}._target_", node["_target_"], "has no signature"):
+        signature = inspect.signature(cls)
     takes = [p for p in list(signature.parameters)[len(args) :] if p not in ("args", "kwargs")]
     for name, value in kwargs.items():
         if name not in signature.parameters:
@@ -85,10 +116,8 @@ def build(node: Mapping[str, Any], key: str, *args: Any) -> Any:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ConfigError(key, dict(node), f"{cls.__name__}: {error}") from error
-    try:
+    with blaming(key, dict(node), f"{cls.__name__} cannot be made"):
         return cls(*args, **kwargs)
-    except ValueError as error:
-        raise ConfigError(key, dict(node), str(error)) from error
 
 
 def _check_type(key: str, value: Any, annotation: Any) -> None:

@@ -57,11 +57,11 @@ class Tokens(Source):
     llm.c's header is 256 int32: magic 20240520, version 1, number of tokens.
     """
 
-    pad = 50256
-    """GPT-2's end-of-text, which its users pad with."""
+    end_of_text = 50256
+    """GPT-2's, which its users pad with; a vocabulary without it pads with its last symbol."""
 
     def __init__(self, path: str | None, val_path: str | None, vocab: int) -> None:
-        self.vocab = vocab
+        self.vocab, self.pad = vocab, min(self.end_of_text, vocab - 1)
         tokens = _token_file(path, "data.path", vocab)
         if val_path is None:
             self.train, self.val = _split(tokens)
@@ -159,6 +159,12 @@ def _cached(build: str, stamps: tuple[tuple[int, int], ...]) -> Source:
     made = construct.build(json.loads(build), "data.build")
     if not isinstance(made, Source):
         raise ConfigError("data.build", build, "must build a stability.data.Source")
+    with construct.blaming("data.build", build, "is no whole source"):
+        for tokens in (made.train, made.val):
+            if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+                raise ValueError("its tokens must be 1-D arrays of whole numbers")
+        if not 0 <= made.pad < made.vocab:
+            raise ValueError(f"it pads with {made.pad}, but has {made.vocab} symbols")
     return made
 
 

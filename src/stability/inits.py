@@ -8,6 +8,7 @@ To add one: a class here or in a module of your own, and a yaml in ``init/``.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 ROLES = {
@@ -42,12 +43,12 @@ class Weight:
     """Branches that write to the residual stream: 2L for attention and MLP, L with one a block."""
 
 
-class Init:
+class Init(ABC):
     """Base of every init."""
 
+    @abstractmethod
     def std(self, w: Weight) -> float:
         """Standard deviation of the weight."""
-        raise TypeError(f"{type(self).__name__} has no rule")
 
 
 class Normal(Init):

@@ -13,6 +13,7 @@ order in legends and ``build: {_target_: ...}``. It is built as
 ``cls(depth, layer, sublayer, **rest)``.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ Operand = Any
 Fn = Callable[[Operand], Operand]
 
 
-class Placement:
+class Placement(ABC):
     """Base of every placement.
 
     Args:
@@ -37,8 +38,9 @@ class Placement:
     def __init__(self, depth: int, layer: int, sublayer: str) -> None:
         self.depth, self.layer, self.sublayer = depth, layer, sublayer
 
+    @abstractmethod
     def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
-        raise TypeError(f"{type(self).__name__} has no equation")
+        """The equation."""
 
     def init_gain(self, role: str) -> float:
         """Factor on the init's std for the weights of this role (see `stability.inits.ROLES`)."""

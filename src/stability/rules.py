@@ -137,4 +137,6 @@ def _inert_in_training(config: Mapping[str, Any]) -> dict[str, str]:
         found["record.ring"] = "record.every=1 records every step at full detail"
     if train["steps"] == 0:
         found |= dict.fromkeys(OF_UPDATES, "train.steps=0 is one pass without an update")
+    if config["dtype"] == "fp64":
+        found["tf32"] = "dtype=fp64 has no fp32 products"
     return found

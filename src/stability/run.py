@@ -78,8 +78,12 @@ def _raising_hydra(words: Sequence[str]) -> Iterator[None]:
 def _compose_and_run(words: Sequence[str]) -> None:
     import hydra
 
-    from stability import arguments, choices, compose, construct
+    from stability import arguments, choices, compose, construct, refusal
 
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise refusal.Refused("the current folder", f"is gone ({error.strerror})") from error
     read = arguments.read(words)
     for folder in read.extra:
         construct.trust(folder)

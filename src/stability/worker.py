@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -91,12 +92,12 @@ def check(configs: Sequence[Config]) -> int:
     """
     import torch
 
-    from stability import build
+    from stability import buildable
 
     for config in configs:
         construct.allow(*config["allow"])
         try:
-            build.check(config)
+            buildable.check(config)
         except (RuntimeError, MemoryError, OverflowError) as error:
             model = config["choices"]["model"]
             raise ConfigError("model", model, f"cannot be built here ({error})") from error
@@ -109,7 +110,8 @@ def examine(pipe: Connection, setup: Setup, configs: Sequence[Config]) -> None:
     try:
         pipe.send((check(configs), None))
     except ConfigError as error:
-        pipe.send((0, (error.key, error.value, error.legal)))
+        refusal = (error.key, error.value, error.legal, traceback.format_exc())
+        pipe.send((0, refusal))
 
 
 def _enter(setup: Setup) -> None:
