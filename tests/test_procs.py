@@ -297,10 +297,40 @@ def test_the_claim_of_another_machine_is_taken_over_when_its_heart_has_stopped(t
         pass
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_a_claim_that_is_being_written_counts(tmp_path, content):
-    (tmp_path / lock.LOCK_FILE).write_text(content)
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"host": "HOST"}', '{"host": "HOST", "pid": "7"}', "\xff"]
+)
+def test_a_claim_that_names_nobody_counts_only_while_it_may_still_be_written(tmp_path, content):
+    path = tmp_path / lock.LOCK_FILE
+    text = content.replace("HOST", lock.socket.gethostname())
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(lock.Held), lock.claim(tmp_path, 10):
+        pass
+    os.utime(path, (time.time() - 2 * lock.WRITTEN,) * 2)
+    with lock.claim(tmp_path, 10):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_a_claim_that_cannot_be_written_is_none(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as disk, pytest.raises(OSError, match="no space left"):
+        disk.setattr(lock.json, "dump", full)
+        with lock.claim(tmp_path, 10):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_died_while_it_looked_at_a_claim_blocks_it_for_a_minute(tmp_path):
+    owner(tmp_path)
+    guard = tmp_path / f"{lock.LOCK_FILE}.check"
+    guard.touch()
+    for age in (0, 50, 61):
+        os.utime(guard, (time.time() - age,) * 2)
+        with pytest.raises(lock.Held), lock.claim(tmp_path, 10):
+            pass
+    with lock.claim(tmp_path, 10):
         pass
 
 

@@ -1,12 +1,15 @@
 """A run is claimed by a file, so that two commands on one sweep folder never run the same run.
 
 The file is made with O_EXCL and names host, process and a token; its time of change is the owner's
-heartbeat. A claim is stale when its process on this host is dead, or when the heart has not beaten
-for ``lock_minutes``. Ages are differences between times that the file system itself gave, so that
-clocks of two machines need not agree.
+heartbeat. A claim is stale when its process on this host is dead, when the heart has not beaten
+for ``lock_minutes``, or when after seconds it still names nobody: its maker died while it wrote.
+(A hard link to a written file would be whole from the start, but not every file system has those.)
+Ages are differences between times that the file system itself gave, so that clocks of two machines
+need not agree.
 """
 
 import json
+import math
 import os
 import secrets
 import socket
@@ -18,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 LOCK_FILE = "run.lock"
+WRITTEN = 5.0
+"""Seconds that writing a claim, or looking at one, may take before its maker counts as dead."""
 LOST = 75
 """Exit code of a process whose claim was taken over (EX_TEMPFAIL): it must not write any more."""
 
@@ -61,12 +66,21 @@ def _take(path: Path, minutes: float) -> dict[str, Any]:
     }
     for _ in range(2):
         with suppress(FileExistsError):
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-            with os.fdopen(handle, "w") as file:
-                json.dump(mine, file)
+            _write(path, mine)
             return mine
         _clear_if_stale(path, minutes)
     raise Held(_describe(_read(path)))
+
+
+def _write(path: Path, mine: dict[str, Any]) -> None:
+    """Make the claim, which must not be there; a full disk leaves none behind."""
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(mine, file)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _clear_if_stale(path: Path, minutes: float) -> None:
@@ -76,12 +90,13 @@ def _clear_if_stale(path: Path, minutes: float) -> None:
         os.close(os.open(guard, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
         with suppress(FileNotFoundError):  # its maker looks just now, or died while it looked
-            if time.time() - guard.stat().st_mtime > 60 * minutes:
+            if time.time() - guard.stat().st_mtime > min(60 * minutes, 12 * WRITTEN):
                 guard.unlink()
         raise Held(_describe(_read(path))) from None
     try:
         owner, age = _read(path), guard.stat().st_mtime - path.stat().st_mtime
-        if age <= 60 * minutes and not _is_dead(owner):
+        patience = min(60 * minutes, math.inf if owner else WRITTEN)
+        if age <= patience and not _is_dead(owner):
             raise Held(_describe(owner))
         path.unlink()
     except FileNotFoundError:
@@ -99,21 +114,22 @@ def _beat(path: Path, mine: dict[str, Any], minutes: float, released: threading.
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The owner; nothing while its file is being written or when it is gone."""
+    """The owner; nothing where its file is gone, not written yet or of somebody else's making."""
     try:
         owner = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return owner if isinstance(owner, dict) else {}
+    whole = isinstance(owner, dict) and {"host", "pid", "born", "token"} <= owner.keys()
+    return owner if whole and isinstance(owner["pid"], int) else {}
 
 
 def _is_dead(owner: dict[str, Any]) -> bool:
     """Whether the owner is a process of this host that no longer lives."""
-    if owner.get("host") != socket.gethostname():
+    if not owner or owner["host"] != socket.gethostname():
         return False
     try:
         os.kill(owner["pid"], 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
         return False
