@@ -11,11 +11,11 @@ from torch import nn
 
 from by_hand import EQUATIONS, ByHand
 from stability import build, schema
+from stability.journal import Journal
 from stability.model import loss_sum
 from stability.precision import LossScale
 from stability.recorder import Recorder
 from stability.schema import EMBED_LAYER, Key
-from stability.train import Trainer
 from test_stats import COUNTS, VALUES, token_rms_twin, twin
 from tiny import Ran, make_config, run
 
@@ -183,7 +183,7 @@ def test_lesson_04_weights_and_losses_are_bitwise_the_same_with_recording_on_and
     changes = {"model.dropout": 0.2, "train.steps": 4, "train.clip": 0.5, "model.width": 32}
     config = make_config(changes, dtype=dtype, threads=threads)
     on = run(config, tmp_path / "on")
-    monkeypatch.setattr(Trainer, "is_recorded", lambda self, step: False)
+    monkeypatch.setattr(Journal, "is_recorded", lambda self, step: False)
     off = run(config, tmp_path / "off", prepare=lambda built: built.recorder.detach())
     assert len(on.layers)
     assert not len(off.layers)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import deque
 
 import numpy as np
 import pandas as pd
@@ -12,13 +11,14 @@ import torch
 import yaml
 
 from by_hand import ByHand
-from stability import build, job, train
+from stability import build, job, journal
 from stability.job import conclude
 from stability.model import loss_sum
 from stability.optim import learning_rate
+from stability.passes import Passes
 from stability.precision import LossScale
 from stability.schema import Key
-from stability.train import Outcome, Trainer
+from stability.train import Outcome
 from test_recorder import poison
 from tiny import Ran, make_config, run
 
@@ -211,7 +211,7 @@ def test_a_folder_says_everything_about_its_run(tmp_path):
 
 
 def test_progress_is_reported_while_it_trains(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "REPORT_SECONDS", 0.0)
     said: list[dict] = []
     job.execute(make_config(), tmp_path, said.append)
     assert [s["step"] for s in said] == [0, 1, 2]
@@ -316,7 +316,7 @@ def test_an_overflow_that_a_smaller_scale_avoids_is_still_named(tmp_path, monkey
 
 
 def test_a_validation_that_is_not_finite_is_divergence(tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "validate", lambda self: math.nan)
+    monkeypatch.setattr(Passes, "validate", lambda self: math.nan)
     ran = run(make_config(), tmp_path)
     assert ran.info["status"] == "diverged"
     assert "validation" in ran.info["outcome"]
@@ -331,12 +331,3 @@ def test_learned_is_a_margin_below_the_unigram_entropy():
     assert learned(2.69) is True
     assert learned(2.71) is False
     assert learned(None) is None
-
-
-def test_a_spike_stands_far_above_the_recent_medians():
-    trainer = Trainer.__new__(Trainer)
-    trainer.recent = deque(maxlen=50)
-    losses = [3.0] * 12 + [4.1] + [3.0] * 5 + [3.9, 3.0]
-    norms = [1.0] * 19 + [10.5]
-    found = [trainer._spiked(a, b) for a, b in zip(losses, norms, strict=True)]
-    assert [i for i, spiked in enumerate(found) if spiked] == [12, 19]

@@ -19,9 +19,10 @@ from stability.batches import Source
 from stability.build import Built, build
 from stability.data import source
 from stability.identity import digest, identity
+from stability.journal import Report
 from stability.provenance import now, provenance
 from stability.table import Writer
-from stability.train import Outcome, Report, Trainer
+from stability.train import Outcome, Trainer
 
 log = logging.getLogger("stability")
 

@@ -26,10 +26,10 @@ from stability import atomic, construct, quiet
 from stability.build import device_of, model_of, recorder_of
 from stability.config import DTYPES, ConfigError
 from stability.model import GPT
+from stability.passes import forward_backward
 from stability.schema import CONFIG_FILE, FAILURE_FILE, RUN_FILE
 from stability.taken import Rows
 from stability.trace import Operation, Seen, Trace
-from stability.train import forward_backward
 
 REPLAY_FILE = "replay.parquet"
 BEFORE = 6

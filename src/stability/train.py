@@ -10,10 +10,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,26 +19,16 @@ from torch import Tensor
 
 from stability import autopsy, checkpoint
 from stability.build import Built
-from stability.model import GPT, IGNORED, loss_sum
-from stability.optim import learning_rate, total_norm
-from stability.precision import PRECISIONS
+from stability.journal import Journal, Numbers, Report, Step
+from stability.optim import total_norm
+from stability.passes import Passes
 from stability.probes import Prober
 from stability.recorder import Recorder
 from stability.schema import CHECKPOINT_FILE
 from stability.table import Writer
-from stability.taken import Rows, Taken, first_bad
+from stability.taken import Taken, first_bad
 
 log = logging.getLogger("stability")
-
-Report = Callable[[dict[str, Any]], None]
-REPORT_SECONDS = 0.25
-FLUSH_SECONDS = 60.0
-"""Rows wait no longer than this for their way to disk, however long a step takes."""
-
-SPIKE_WINDOW, SPIKE_LEAST = 50, 10
-SPIKE_LOSS, SPIKE_GRADIENT = 1.0, 10.0
-"""A step is a spike where, against the medians of the last 50 steps (at least 10), the loss is more
-than 1 nat higher or the gradient norm more than 10 times larger."""
 
 
 @dataclass
@@ -59,51 +47,6 @@ class Outcome:
 
 CARRIED = ("first_bad", "seconds", "record_seconds")
 """Of an outcome, what a resumed run goes on with."""
-
-
-@dataclass
-class Step:
-    """A step whose numbers the host has not looked at yet."""
-
-    number: int
-    scale: Tensor
-    values: Tensor
-    ready: Any
-    taken: Taken | None
-    val_loss: float | None
-    began: float
-
-
-def forward_backward(
-    config: Mapping[str, Any],
-    model: GPT,
-    x_BT: Tensor,
-    y_BT: Tensor,
-    step: int,
-    scale: Tensor,
-    recorder: Recorder | None = None,
-) -> Tensor:
-    """Forward and backward over all parts of a step's batch; each part counts by its tokens.
-
-    The gradients carry the loss scale; the loss that is returned, in nats per token, does not. The
-    recorder is told after each part.
-    """
-    precision = PRECISIONS[config["dtype"]]
-    if config["model"]["dropout"] > 0:
-        # A seed for each step: a resumed or repeated step drops what it dropped the first time.
-        torch.manual_seed(config["seed"] * 1_000_003 + step)
-    tokens = (y_BT != IGNORED).sum()
-    parts = config["train"]["accumulate"]
-    dtype = torch.promote_types(precision.param, torch.float32)
-    total = torch.zeros((), device=x_BT.device, dtype=dtype)
-    for x, y in zip(x_BT.tensor_split(parts), y_BT.tensor_split(parts), strict=True):
-        with precision.context(x_BT.device):
-            loss = loss_sum(model(x), y) / tokens
-        (loss * scale).backward()
-        if recorder is not None:
-            recorder.pass_done()
-        total += loss.detach()
-    return total
 
 
 class Trainer:
@@ -127,122 +70,46 @@ class Trainer:
         report: Report,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.built, self.run_hash, self.report, self.stop = built, run, report, stop
-        self.folder, self.writers = folder, writers
-        self.layers, self.steps = writers["layers"], writers["steps"]
+        self.built, self.run_hash, self.stop = built, run, stop
+        self.folder = folder
+        self.passes, self.journal = Passes(built), Journal(built, run, writers, report)
         self.prober = Prober(built, run) if built.config["record"]["probes"] else None
-        self.train, self.record = built.config["train"], built.config["record"]
+        self.train = built.config["train"]
         self.policy = built.config["on_nonfinite"]
         self.updates = self.train["steps"]
         self.first = 0
         self.diverged = torch.tensor(False, device=built.device)
         self.pending: deque[Step] = deque()
-        self.recent: deque[tuple[float, float]] = deque(maxlen=SPIKE_WINDOW)
-        self.ring: deque[tuple[int, Taken]] = deque(maxlen=self.record["ring"])
         self.lag = 1 if built.device.type == "cuda" else 0
         self.outcome = Outcome("completed", "completed", 0)
-        self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
         self.ticked = time.perf_counter()
-
-    # Batches ---------------------------------------------------------------------------------
-
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        config = self.built.config
-        x, y = self.built.source.batch(
-            step,
-            self.train["batch_size"],
-            config["model"]["context"],
-            config["seed"],
-            config["data"]["pad_share"],
-        )
-        return self.to_device(x), self.to_device(y)
-
-    def val_batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """One of the fixed validation batches."""
-        config = self.built.config
-        size, time = self.train["batch_size"], config["model"]["context"]
-        x, y = self.built.source.val_batch(index, size, time, config["data"]["pad_share"])
-        return self.to_device(x), self.to_device(y)
-
-    def to_device(self, array: Any) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if self.built.device.type != "cuda":
-            return tensor.to(self.built.device)
-        return tensor.pin_memory().to(self.built.device, non_blocking=True)
-
-    # Passes ----------------------------------------------------------------------------------
-
-    def forward_backward(self, x_BT: Tensor, y_BT: Tensor, step: int, recorder: Recorder) -> Tensor:
-        built = self.built
-        built.optimizer.zero_grad()
-        return forward_backward(
-            built.config, built.model, x_BT, y_BT, step, built.loss_scale.scale, recorder
-        )
-
-    @torch.no_grad()
-    def validate(self) -> float:
-        """Mean loss in nats per token over ``train.eval_batches`` fixed batches."""
-        built, config = self.built, self.built.config
-        # A compiled block would need a third form without gradients: these few passes run eagerly.
-        eager = torch.compiler.set_stance("force_eager") if config["compile"] else nullcontext()
-        built.model.eval()
-        total, count = 0.0, 0
-        for index in range(self.train["eval_batches"]):
-            x_BT, y_BT = self.val_batch(index)
-            with eager, built.precision.context(built.device):
-                loss = loss_sum(built.model(x_BT), y_BT)
-            total += float(loss)
-            count += int((y_BT != IGNORED).sum())
-        built.model.train()
-        return total / count
-
-    def _clip(self, grads: list[Tensor], norm: Tensor) -> Tensor:
-        limit = self.train["clip"]
-        if limit == 0:
-            return torch.ones_like(norm)
-        factor = (limit / (norm + 1e-12)).clamp(max=1.0)
-        torch._foreach_mul_(grads, factor.to(grads[0].dtype))
-        return factor
-
-    # The loop --------------------------------------------------------------------------------
-
-    def is_recorded(self, step: int) -> bool:
-        """Whether the step's rows go to disk even if nothing goes wrong."""
-        return step % self.record["every"] == 0 or step == max(self.updates - 1, 0)
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one; drop the rows that will be written again."""
         state = checkpoint.load(self.folder / CHECKPOINT_FILE, self.run_hash, self.built.device)
         if state is not None:
             self.first = checkpoint.unpack(self.built, state)
-            self.recent.extend((loss, norm) for loss, norm in state["recent"])
+            self.journal.recent.extend((loss, norm) for loss, norm in state["recent"])
             for name in CARRIED:
                 setattr(self.outcome, name, state["outcome"][name])
             log.info("resumed at step %d", self.first)
-        # A step that was recorded only because it was the last is no longer the last.
-        for name, table in self.writers.items():
-            table.keep(range(0, self.first, 1 if name == "steps" else self.record["every"]))
+        self.journal.keep(self.first)
 
     def _save(self, step: int) -> None:
         """Write a checkpoint that ``step`` starts from; every row before it is on disk first."""
-        self._flush()
+        self.journal.flush()
         state = checkpoint.pack(self.built, step, self.run_hash)
-        state["recent"] = [list(pair) for pair in self.recent]
+        state["recent"] = [list(pair) for pair in self.journal.recent]
         self._tick()
         state["outcome"] = {name: getattr(self.outcome, name) for name in CARRIED}
         checkpoint.save(state, self.folder / CHECKPOINT_FILE)
-
-    def _flush(self) -> None:
-        self.flush_by = time.monotonic() + FLUSH_SECONDS
-        for table in self.writers.values():
-            table.flush()
 
     def run(self) -> Outcome:
         """Train to the end, to divergence, or to the first ``stop``."""
         self.ticked = time.perf_counter()
         self.built.model.train()
         self.outcome.steps_done = self.first
-        batch = self.batch(self.first)
+        batch = self.passes.batch(self.first)
         for step in range(self.first, max(self.updates, 1)):
             if self.stop():
                 self._interrupt(step)
@@ -250,7 +117,7 @@ class Trainer:
             if not self._probe(step, *batch):
                 break
             self.pending.append(self._step(step, *batch))
-            batch = self.batch(step + 1)
+            batch = self.passes.batch(step + 1)
             if not self._settle(self.lag):
                 break
             self._keep_safe(step + 1)
@@ -267,12 +134,12 @@ class Trainer:
 
     def _probe(self, step: int, x_BT: Tensor, y_BT: Tensor) -> bool:
         """Take the step's probes, of a copy of the model; False where the run has diverged."""
-        if self.prober is None or not self.is_recorded(step):
+        if self.prober is None or not self.journal.is_recorded(step):
             return True
         if not self._settle(0):
             return False
         began = time.perf_counter()
-        self.writers["probes"].append(self.prober.take(step, x_BT, y_BT))
+        self.journal.writers["probes"].append(self.prober.take(step, x_BT, y_BT))
         seconds = time.perf_counter() - began
         self.outcome.record_seconds += seconds
         log.info("probes of step %d took %.1f s", step, seconds)
@@ -283,24 +150,24 @@ class Trainer:
         if every and done % every == 0 and done < self.updates:
             if self._settle(0):
                 self._save(done)
-        elif done % self.record["flush_every"] == 0 or time.monotonic() > self.flush_by:
-            self._flush()
+        elif self.journal.is_due(done):
+            self.journal.flush()
 
     def _step(self, step: int, x_BT: Tensor, y_BT: Tensor) -> Step:
         built, began = self.built, time.perf_counter()
-        recorder = built.recorder if self.is_recorded(step) or self.ring.maxlen else None
+        recorder = built.recorder if self.journal.watches(step) else None
         every = self.train["eval_every"]
-        val_loss = self.validate() if every and step % every == 0 else None
+        val_loss = self.passes.validate() if every and step % every == 0 else None
         scale = built.loss_scale.scale.clone()
         if recorder:
             recorder.start()
         kept = [b.clone() for b in built.model.buffers()]
-        loss = self.forward_backward(x_BT, y_BT, step, built.recorder)
+        loss = self.passes.forward_backward(x_BT, y_BT, step, built.recorder)
         if recorder:
             recorder.gradients(float(scale))
         grads = built.optimizer.gradients(scale)
         norm = total_norm(grads)
-        clip = self._clip(grads, norm)
+        clip = self.passes.clip(grads, norm)
         bad, left_out = self._judge(loss, norm)
         taken = self._update(step, left_out, recorder)
         for buffer, before in zip(built.model.buffers(), kept, strict=True):
@@ -326,12 +193,6 @@ class Trainer:
             recorder.updates(before, None if bool(left_out) else optimizer.asked(before))
         return recorder.take()
 
-    def apply(self, step: int, scale: Tensor) -> None:
-        """Make the update that belongs to the pass just made, whatever it holds."""
-        grads = self.built.optimizer.gradients(scale)
-        self._clip(grads, total_norm(grads))
-        self.built.optimizer.step(step, torch.zeros((), device=self.built.device))
-
     def _judge(self, loss: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the step is bad, and whether its update is left out; latches ``diverged``."""
         scale = self.built.loss_scale
@@ -351,63 +212,18 @@ class Trainer:
             step = self.pending.popleft()
             if step.ready is not None:
                 step.ready.synchronize()
-            loss, norm, clip, scale, bad, left_out, diverged = step.values.tolist()
-            self._write(step, loss, norm, clip, scale, bool(left_out))
-            if diverged:
+            numbers = Numbers(*step.values.tolist())
+            self.journal.write(step, numbers)
+            self.outcome.steps_done = min(step.number + 1, self.updates)
+            self.outcome.final_loss = numbers.loss
+            self.outcome.record_seconds += step.taken.seconds if step.taken else 0.0
+            if numbers.diverged:
                 self.pending.clear()
                 self._diverge(step)
                 return False
-            if bad and self.policy != "stop" and self.outcome.first_bad is None:
+            if numbers.bad and self.policy != "stop" and self.outcome.first_bad is None:
                 self.outcome.first_bad = self._name_first_bad(step)
         return True
-
-    def _write(
-        self, step: Step, loss: float, norm: float, clip: float, scale: float, skipped: bool
-    ) -> None:
-        tokens = self.train["batch_size"] * self.built.config["model"]["context"]
-        seconds = time.perf_counter() - step.began
-        record_s = step.taken.seconds if step.taken else 0.0
-        row = {
-            "run": self.run_hash,
-            "step": step.number,
-            "tokens": step.number * tokens,
-            "loss": loss,
-            "val_loss": step.val_loss,
-            "lr": learning_rate(self.train, step.number) if self.updates else 0.0,
-            "grad_norm": norm,
-            "clip_factor": clip,
-            "loss_scale": scale,
-            "skipped": skipped,
-            "spike": self._spiked(loss, norm),
-            "step_s": seconds,
-            "record_s": record_s,
-        }
-        self.steps.append({name: [value] for name, value in row.items()})
-        if step.taken is not None and self.is_recorded(step.number):
-            self.layers.append(self.rows(step.taken, step.number))
-        elif step.taken is not None:
-            self.ring.append((step.number, step.taken))
-        self.outcome.steps_done = min(step.number + 1, self.updates)
-        self.outcome.final_loss = loss
-        self.outcome.record_seconds += record_s
-        if (now := time.monotonic()) - self.reported > REPORT_SECONDS:
-            self.reported = now
-            shown = {k: row[k] for k in ("step", "loss", "grad_norm", "val_loss")}
-            self.report({**shown, "steps": self.updates, "tokens_per_s": tokens / seconds})
-
-    def rows(self, taken: Taken, step: int) -> Rows:
-        return taken.rows(run=self.run_hash, step=step)
-
-    def _spiked(self, loss: float, norm: float) -> bool:
-        spiked = False
-        if len(self.recent) >= SPIKE_LEAST:
-            usual_loss, usual_norm = (median(v) for v in zip(*self.recent, strict=True))
-            spiked = loss > usual_loss + SPIKE_LOSS or norm > usual_norm * SPIKE_GRADIENT
-        if math.isfinite(loss) and math.isfinite(norm):
-            self.recent.append((loss, norm))
-        return spiked
-
-    # Ends ------------------------------------------------------------------------------------
 
     def _interrupt(self, step: int) -> None:
         if self._settle(0):
@@ -430,7 +246,7 @@ class Trainer:
         if not moved and not autopsy.records_all(self.built):
             found = first_bad(autopsy.whole(self, step.number, step.scale))
         elif step.taken:
-            found = first_bad(self.rows(step.taken, step.number))
+            found = first_bad(self.journal.rows(step.taken, step.number))
         return found or autopsy.nowhere(self, step.number)
 
     def rewind(self, end: int, record: bool) -> None:
@@ -440,17 +256,17 @@ class Trainer:
         """
         state = checkpoint.load(self.folder / CHECKPOINT_FILE, self.run_hash, self.built.device)
         self.diverged.fill_(False)
-        self.ring = deque(maxlen=int(record))  # a ring makes every step a recorded one
+        self.journal.ring = deque(maxlen=int(record))  # a ring makes every step a recorded one
         first = checkpoint.unpack(self.built, state or checkpoint.start(self.built))
         for step in range(first, end):
-            taken = self._step(step, *self.batch(step)).taken
-            if record and taken is not None and not self.is_recorded(step):
-                self.layers.append(self.rows(taken, step))
+            taken = self._step(step, *self.passes.batch(step)).taken
+            if record and taken is not None and not self.journal.is_recorded(step):
+                self.journal.layers.append(self.journal.rows(taken, step))
 
     def _finish(self) -> None:
         outcome = self.outcome
         if outcome.status == "completed":
-            outcome.final_val_loss = self.validate()
+            outcome.final_val_loss = self.passes.validate()
             if not math.isfinite(outcome.final_val_loss):
                 outcome.status = "diverged"
                 outcome.text = "diverged: the last validation loss is not finite"
