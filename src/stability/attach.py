@@ -30,6 +30,7 @@ from torch.optim.optimizer import (
 
 from stability import schema
 from stability.atomic import write_json, write_text
+from stability.norms import recomputing
 from stability.precision import PRECISIONS
 from stability.provenance import now, provenance
 from stability.recorder import Recorder
@@ -51,7 +52,10 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
     Raises:
         ValueError: the pattern matches no module, lacks the group, or matches two under one name.
     """
-    pattern = re.compile(rf"(?:^|\.){sites}$")
+    try:
+        pattern = re.compile(rf"(?:^|\.){sites}$")
+    except re.error as error:
+        raise ValueError(f"sites={sites}: is no regular expression ({error})") from error
     if pattern.groups < 1:
         raise ValueError(f"sites={sites}: needs a group for the layer's number")
     places: dict[str, tuple[int, str]] = {}
@@ -90,9 +94,14 @@ def record(
     """Record a model while somebody else trains it.
 
     A step ends when an optimizer that holds a parameter of the model makes its step; of several
-    such optimizers it is the one that steps first after a forward pass. Parameter gradients are
-    measured as that optimizer gets them (after unscaling and clipping, if the loop does them),
-    activations' gradients as the backward pass makes them.
+    such optimizers it is the one that steps first after a forward pass, and only what it updates
+    has rows of updates. A step that a gradient scaler leaves out is told by the fall of
+    ``loss_scale`` and counts as a step, ``skipped``. Parameter gradients are measured as that
+    optimizer gets them (after unscaling and clipping, if the loop does them), activations'
+    gradients as the backward pass makes them; where there is none (a frozen start, an unused
+    parameter) there is no row. A module that is called several times in a pass is one site.
+    Activation checkpointing must be that with ``use_reentrant=False``: the other kind hides the
+    first pass.
 
     Args:
         model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
@@ -105,10 +114,10 @@ def record(
         token_dim: axis of an output that counts tokens: 1 for (batch, token, width), 0 for
             (token, batch, width).
         loss_scale: gives the factor on the loss, e.g. ``scaler.get_scale``; divided out of the
-            gradients of activations.
+            gradients of activations. Asked before each forward pass.
 
     Raises:
-        ValueError: the pattern fits nothing, or a kind is unknown.
+        ValueError: the pattern fits nothing, a kind is unknown, or nothing is to be trained.
         FileExistsError: ``out`` holds a run.
         RuntimeError: at the end of a recorded step, if a chosen module did not run.
     """
@@ -116,6 +125,8 @@ def record(
         raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
     if every < 1 or ring < 0:
         raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
     found, weights = keys_of(model, sites)
     config = {
         "choices": {"model": type(model).__name__},
@@ -126,7 +137,7 @@ def record(
     }
     folder = Path(out)
     state = _open(folder, model, config)
-    recorder = Recorder(found, weights, kinds, names=("resid_post",), token_dim=token_dim)
+    recorder = Recorder(found, weights, kinds, ("resid_post",), token_dim, guest=True)
     scale = loss_scale or (lambda: 1.0)
     recording = Recording(recorder, folder, state["run"], config, every, ring, scale)
     owned = {id(p) for p in model.parameters()}
@@ -171,26 +182,34 @@ def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[
     """
     state = {"passed": False, "stepping": False}
 
-    def passed(*_: Any) -> None:
-        state["passed"] = True
+    def passing(*_: Any) -> None:
+        if torch.is_grad_enabled() and not recomputing():
+            recording.before_pass(first=not state["passed"])
+            state["passed"] = True
 
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        held = any(id(p) in owned for group in optimizer.param_groups for p in group["params"])
-        state["stepping"] = held and state["passed"]
-        if state["stepping"]:
-            state["passed"] = False
-            recording.before_update()
+        state["stepping"] = state["passed"] and bool(owned & _held(optimizer))
+        if not state["stepping"]:
+            return
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise TypeError("LBFGS makes passes inside its step, which cannot be recorded")
+        state["passed"] = False
+        recording.before_update()
 
-    def after(*_: Any) -> None:
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if state["stepping"]:
             state["stepping"] = False
-            recording.after_update()
+            recording.after_update(_held(optimizer))
 
     return [
-        site.register_forward_hook(passed),
+        site.register_forward_pre_hook(passing),
         register_optimizer_step_pre_hook(before),
         register_optimizer_step_post_hook(after),
     ]
+
+
+def _held(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def _format(model: nn.Module) -> str:

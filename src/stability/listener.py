@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from stability import stats
 from stability.norms import recomputing
@@ -46,6 +47,8 @@ class Listener:
         compiled: for sites inside compiled blocks, which are prepared here: the tokens of one pass
             and the device.
         clock: runs while something is measured.
+        guest: the loop is somebody else's: outputs may be changed in place by those who read them,
+            or carry no gradient (a frozen start), and may be any tree of tensors.
     """
 
     def __init__(
@@ -55,7 +58,9 @@ class Listener:
         token_dim: int,
         compiled: tuple[int, torch.device] | None,
         clock: Stopwatch,
+        guest: bool = False,
     ) -> None:
+        self.guest = guest
         self.kinds, self.token_dim, self.clock = kinds & {"act", "grad"}, token_dim, clock
         self.active = False
         self.expected: list[Slot] = []
@@ -124,11 +129,36 @@ class Listener:
     def _on_forward(self, keys: tuple[Key, ...], module: Any, _: Any, output: Any) -> None:
         if not self._hears():
             return
-        tensor = output if isinstance(output, Tensor) else output[0]
+        tensor = output if isinstance(output, Tensor) else _first_tensor(module, output)
         if "act" in self.kinds:
             self._measure(("act", keys), tensor)
-        if "grad" in self.kinds and tensor.requires_grad:
-            tensor.register_hook(partial(self._measure, ("grad", keys)))
+        if "grad" not in self.kinds:
+            return
+        if tensor.requires_grad:
+            self._await_gradient(("grad", keys), tensor)
+        elif self.guest:
+            self._passes.setdefault(("grad", keys), [])  # there is none: no row
+
+    def _await_gradient(self, slot: Slot, tensor: Tensor) -> None:
+        heard = []
+
+        def hook(grad: Tensor) -> None:
+            heard.append(True)
+            self._measure(slot, grad)
+
+        tensor.register_hook(hook)
+        base = tensor._base if self.guest else None
+        if base is None or base.grad_fn is None or base.numel() != tensor.numel():
+            return
+        # Whoever changes a view in place takes its hooks off the graph; what it was made of stays.
+        shape, place = tensor.shape, base.output_nr
+
+        def behind(grads: tuple[Tensor | None, ...]) -> None:
+            grad = grads[place]
+            if not heard and grad is not None:
+                self._measure(slot, grad.reshape(shape))
+
+        base.grad_fn.register_prehook(behind)
 
     def _measure(self, slot: Slot, tensor: Tensor) -> None:
         with self.clock.running(), torch.no_grad():
@@ -168,7 +198,14 @@ class Listener:
                 f"{len(absent)} of {len(self.expected)} sites recorded nothing; the first is "
                 f"{kind} at {keys[0].spelt()}"
             )
-        return {slot: _together(self._passes[slot]) for slot in self.expected}
+        return {s: _together(self._passes[s]) for s in self.expected if self._passes[s]}
+
+
+def _first_tensor(module: nn.Module, output: Any) -> Tensor:
+    found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+    if not found:
+        raise TypeError(f"{type(module).__name__} returns no tensor, so it is no site to record")
+    return found[0]
 
 
 def _together(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor]:

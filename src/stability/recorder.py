@@ -6,7 +6,7 @@ all in one copy. Recording never changes the training: it only reads, draws no r
 its hooks leave values and gradients as they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ class Recorder:
         token_dim: which axis of an activation counts tokens.
         compiled_tokens: for sites inside compiled blocks, the tokens of one pass. Such sites must
             be `stability.sublayers.Site`; they are prepared here, before the first compiled call.
+        guest: in somebody else's loop a tensor may carry no gradient; it then has no such row.
 
     Use: ``start()``; forward and backward passes, as many as make one step, ``pass_done()`` after
     each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, asked)``;
@@ -42,17 +43,19 @@ class Recorder:
         names: Sequence[str] = tuple(SITES),
         token_dim: int = 1,
         compiled_tokens: int | None = None,
+        guest: bool = False,
     ) -> None:
         self.weights = {k: p for k, p in weights.items() if p.requires_grad}
         self.kinds, self.clock = set(kinds), Stopwatch()
-        self._tensors: dict[str, Tensor] = {}
+        self.guest = guest
+        self._tensors: dict[str, tuple[list[Key], Tensor]] = {}
         self._lost: Tensor | None = None
         self._scales: dict[str, float] = {}
         compiled = None
         if compiled_tokens is not None:
             compiled = compiled_tokens, next(iter(self.weights.values())).device
         chosen = {k: m for k, m in sites.items() if k.name in names}
-        self.listener = Listener(chosen, self.kinds, token_dim, compiled, self.clock)
+        self.listener = Listener(chosen, self.kinds, token_dim, compiled, self.clock, guest)
         self._place = {place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))}
         self._order = {slot: i for i, slot in enumerate(self.listener.expected)}
 
@@ -77,7 +80,11 @@ class Recorder:
         self.listener.start()
         if "weight" in self.kinds:
             with self.clock.running():
-                self._tensors["weight"] = stats.measure_many(list(self.weights.values()))
+                self._measure("weight", self.weights)
+
+    def _measure(self, kind: str, tensors: Mapping[Key, Tensor]) -> None:
+        if tensors:
+            self._tensors[kind] = [*tensors], stats.measure_many(list(tensors.values()))
 
     def pass_done(self) -> None:
         """A forward and backward pass of the step has been made."""
@@ -90,19 +97,21 @@ class Recorder:
             loss_scale: what the loss was multiplied by; divided out of every gradient.
             weight_scale: what the parameters' gradients still carry of it, where that differs.
         """
-        self.listener.stop()
-        self._scales = {
-            "grad": loss_scale,
-            "weight_grad": loss_scale if weight_scale is None else weight_scale,
-        }
+        self.abandon(loss_scale)
+        self._scales["weight_grad"] = loss_scale if weight_scale is None else weight_scale
         if "weight_grad" not in self.kinds:
             return
         with self.clock.running():
             missing = [k for k, p in self.weights.items() if p.grad is None]
-            if missing:
+            if missing and not self.guest:
                 raise RuntimeError(f"no gradient reached {missing[0].spelt()}")
-            grads = [p.grad for p in self.weights.values() if p.grad is not None]
-            self._tensors["weight_grad"] = stats.measure_many(grads)
+            grads = {k: p.grad for k, p in self.weights.items() if p.grad is not None}
+            self._measure("weight_grad", grads)
+
+    def abandon(self, loss_scale: float = 1.0) -> None:
+        """The passes are over and no gradient of a parameter is to be measured."""
+        self.listener.stop()
+        self._scales = {"grad": loss_scale}
 
     def snapshot(self) -> list[Tensor] | None:
         """The parameters before the update, if updates are recorded."""
@@ -111,17 +120,28 @@ class Recorder:
         with self.clock.running():
             return [p.detach().clone() for p in self.weights.values()]
 
-    def updates(self, before: Sequence[Tensor] | None, asked: Sequence[Tensor] | None) -> None:
+    def updates(
+        self,
+        before: Sequence[Tensor] | None,
+        asked: Sequence[Tensor] | None,
+        by: Collection[int] | None = None,
+    ) -> None:
         """Measure what the step changed, and how many changes it asked for were rounded away.
 
         A change is lost where the rule asked for a non-zero one and the parameter stayed as it was.
+
+        Args:
+            before: `snapshot` of before the update.
+            asked: the changes before rounding, where they are known.
+            by: ids of the parameters that were updated; all by default.
         """
         if before is None:
             return
         with self.clock.running(), torch.no_grad():
             wide = [stats.widest(p) for p in self.weights.values()]
             moved = [p - stats.widest(old) for p, old in zip(wide, before, strict=True)]
-            self._tensors["update"] = stats.measure_many(moved)
+            named = zip(self.weights.items(), moved, strict=True)
+            self._measure("update", {k: m for (k, p), m in named if by is None or id(p) in by})
             if asked is not None:
                 lost = [((a != 0) & (m == 0)).sum() for a, m in zip(asked, moved, strict=True)]
                 self._lost = torch.stack(lost)
@@ -148,8 +168,8 @@ class Recorder:
     def _merged(self) -> dict[Slot, tuple[Tensor, Tensor]]:
         """One vector, and the rms of the median token, per slot in the order of execution."""
         merged = self.listener.heard()
-        for kind, matrix in self._tensors.items():
-            for key, vector in zip(self.weights, matrix, strict=True):
+        for kind, (keys, matrix) in self._tensors.items():
+            for key, vector in zip(keys, matrix, strict=True):
                 merged[(kind, (key,))] = (vector, vector.new_tensor(torch.nan))
         return {slot: merged[slot] for slot in sorted(merged, key=self._moment)}
 

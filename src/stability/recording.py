@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Recording:
         self._row: dict[str, Any] = {}
         self._before: list[Tensor] | None = None
         self._began = time.perf_counter()
+        self._scale = 1.0
         recorder.start()
 
     def log(self, **numbers: float) -> None:
@@ -56,22 +57,39 @@ class Recording:
                 raise KeyError(f"steps has no column {name}; it has {', '.join(sorted(known))}")
         self._row |= numbers
 
+    def before_pass(self, first: bool) -> None:
+        """A forward pass begins, the first of its step or a further one.
+
+        A loss scale that has fallen since the last pass tells that a scaler found the gradients of
+        that pass not finite and left its update out: a step of its own.
+        """
+        scale = self.loss_scale()
+        if not first and scale < self._scale:
+            if self.recorder.active:
+                self.recorder.abandon(self._scale)
+            self._end(skipped=True)
+        self._scale = scale
+
     def before_update(self) -> None:
         """The gradients are complete: measure them."""
         if self.recorder.active:
-            self.recorder.gradients(self.loss_scale(), weight_scale=1.0)
+            self.recorder.gradients(self._scale, weight_scale=1.0)
             self._before = self.recorder.snapshot()
 
-    def after_update(self) -> None:
-        """The update is made: measure it, and begin the next step."""
+    def after_update(self, updated: Collection[int]) -> None:
+        """The update of these parameters, by id, is made: measure it, and begin the next step."""
+        if self._watched():
+            self.recorder.updates(self._before, None, updated)
+        self._end(skipped=False)
+
+    def _end(self, skipped: bool) -> None:
         self._finish_row()
         record_s = 0.0
         if self._watched():
-            self.recorder.updates(self._before, None)
             self._keep(self.recorder.take())
             record_s = self.recorder.seconds
         now = time.perf_counter()
-        self._row = {"run": self.run, "step": self.step, "record_s": record_s}
+        self._row = {"run": self.run, "step": self.step, "record_s": record_s, "skipped": skipped}
         self._row["step_s"], self._began = now - self._began, now
         self.step += 1
         if self._watched():
