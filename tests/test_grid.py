@@ -206,6 +206,17 @@ def test_a_folder_of_another_config_is_refused_with_the_difference():
     assert len(plan("name=s", "norm=pre,post,none")) == 3
 
 
+@pytest.mark.parametrize("name", ["", "layers.parts", "batch0.npz", ".steps.parquet.7"])
+def test_a_folder_that_leads_out_of_the_sweep_is_refused(name, tmp_path):
+    (cell,) = plan("name=s")
+    (tmp_path / "victim").mkdir()
+    link = cell.folder / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "victim")
+    with pytest.raises(ConfigError, match="name=s: .* is a symbolic link"):
+        plan("name=s")
+
+
 def test_a_hash_that_lies_is_refused():
     (cell,) = plan("name=s")
     leave(cell, identity=cell.identity | {"depth": 99})

@@ -104,6 +104,20 @@ def test_parts_that_outlive_a_compaction_are_not_read_twice(tmp_path: Path) -> N
     assert not part.parent.exists()
 
 
+def test_a_writer_takes_a_link_away_and_leaves_what_it_led_to(tmp_path: Path) -> None:
+    victim, run = tmp_path / "victim", tmp_path / "run"
+    victim.mkdir()
+    run.mkdir()
+    (victim / "part-000000.parquet").write_bytes(b"theirs")
+    (run / "layers.parts").symlink_to(victim)
+    writer = Writer(run, "layers", METADATA)
+    writer.append(rows(0))
+    writer.flush()
+    writer.close()
+    assert [p.read_bytes() for p in victim.iterdir()] == [b"theirs"]
+    assert read(run, "layers").num_rows == 3
+
+
 def test_each_file_carries_its_runs_config(tmp_path: Path) -> None:
     writer = Writer(tmp_path, "layers", METADATA)
     writer.append(rows(0))

@@ -87,6 +87,17 @@ def refuse_other(identity: Mapping[str, Any], config: Mapping[str, Any], folder:
         raise ConfigError("train.steps", now, legal)
 
 
+def refuse_links(folder: Path, name: object) -> None:
+    """Refuse a run's folder through which files outside of it would be written or deleted.
+
+    Raises:
+        ConfigError: it is a symbolic link, or holds one.
+    """
+    for path in (folder, *folder.glob("*")):
+        if path.is_symlink():
+            raise ConfigError("name", name, f"{path} is a symbolic link; no run writes through it")
+
+
 def _steps(folder: Path) -> int:
     steps: int = yaml.safe_load((folder / CONFIG_FILE).read_text())["train"]["steps"]
     return steps

@@ -93,7 +93,7 @@ def place(cells: Sequence[Cell]) -> list[Cell]:
     """Put each cell into the folder it has on disk already, under whatever label.
 
     Raises:
-        ConfigError: the sweep's folder holds another run under a cell's hash or label.
+        ConfigError: the sweep's folder holds another run under a cell's hash or label, or a link.
     """
     there = resume.existing(cells[0].folder.parent)
     asked = {cell.run for cell in cells}
@@ -105,6 +105,7 @@ def place(cells: Sequence[Cell]) -> list[Cell]:
             resume.refuse_other(cell.identity, cell.config, cell.folder)
         elif cell.label in others:
             resume.refuse_other(cell.identity, cell.config, others[cell.label])
+        resume.refuse_links(cell.folder, cell.config["name"])
         placed.append(cell)
     return placed
 

@@ -97,6 +97,9 @@ class Writer:
         self._schema = arrow_schema(table).with_metadata(text)
         self._keys = [f.name for f in self._schema if pa.types.is_dictionary(f.type)]
         self._waiting: list[pa.RecordBatch] = []
+        parts = run_dir / f"{table}{PARTS}"
+        if parts.is_symlink():  # to another's files, which are not ours to add to or to delete
+            parts.unlink()
         whole = compacted(run_dir, table)
         taken = [_number(p) + 1 for p in _parts(run_dir, table)]
         self._next = max([_held(whole) if whole.exists() else 0, *taken])
