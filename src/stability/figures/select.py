@@ -12,8 +12,8 @@ from stability.schema import BLOCK
 COMMON = ("run", "step", "status")
 """Columns that every figure of a table needs."""
 
-MOST_WEIGHTS = 12
-"""Weights whose panels fit on one page."""
+MOST_WEIGHTS = 7
+"""Weights whose panels stand side by side: q, k, v, out and three of a gated MLP."""
 
 
 class CannotFill(Exception):
@@ -90,7 +90,7 @@ def _foreign(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_weights(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of as many weights as a page holds, named so as to fit above a panel; what to say."""
+    """Rows of as many weights as fit side by side, named to fit above a panel; what to say."""
     names = levels(frame, "weight")
     shown = names[:MOST_WEIGHTS]
     rows = frame[frame["weight"].isin(shown)]
