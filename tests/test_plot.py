@@ -96,7 +96,7 @@ def test_a_class_from_elsewhere_has_no_theory_unless_it_is_allowed(
         assert done.returncode == 0, done.stderr
         numbers = pd.read_csv(predictable / "figures" / "variance.csv")
         norms = set(numbers.loc[numbers["source"] == "theory", "norm"])
-        seen[bool(allowed)] = norms, "no theory for 2 of 4 runs" in done.stdout
+        seen[bool(allowed)] = norms, "no theory for 1 of 2 variants" in done.stdout
     assert seen == {False: ({"pre"}, True), True: ({"pre", "post"}, False)}
 
 

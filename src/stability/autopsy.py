@@ -70,6 +70,10 @@ def of_step(patient: Patient, step: int, scale: Tensor) -> dict[str, Any]:
             patient.journal.layers.append(patient.journal.rows(taken, number))
     if not keeps_ring:
         patient.rewind(step, record=True)
+        failure = patient.folder / FAILURE_FILE
+        kept = checkpoint.load(failure, patient.journal.run, patient.built.device)
+        assert kept is not None
+        checkpoint.unpack(patient.built, kept)  # a fault that came by chance may not come again
     return found or nowhere(patient, step)
 
 

@@ -29,9 +29,6 @@ VERSION = 5
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
-SEEDS = 5
-"""Seeds of a variant whose tokens the theory follows for a figure: they differ little."""
-
 
 @dataclass(frozen=True)
 class Start:
@@ -70,8 +67,10 @@ def start(run: Path) -> Start:
         return Start(config, x_BT, y_BT, vocab)
     except FileNotFoundError as error:
         raise NoTheory(f"no {Path(error.filename).name}") from error
-    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        raise NoTheory(f"not a run of the GPT ({type(error).__name__}: {error})") from error
+    except (KeyError, TypeError) as error:
+        raise NoTheory("its model is not the GPT of this package") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise NoTheory(f"its files cannot be read ({type(error).__name__})") from error
 
 
 def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.DataFrame:
@@ -127,7 +126,10 @@ def of_sweep(
     progress: Progress = lambda results, _: results,
     table: str = "layers",
 ) -> Overlay:
-    """The theory of every variant of a sweep, for the tokens of its first seeds.
+    """The theory of every variant of a sweep, for the tokens of its first seed.
+
+    Theory depends on a seed through its tokens alone, and little: it costs more than it shows.
+    `stability.claims` gives the theory of the same seed.
 
     Args:
         folders: its run folders.
@@ -138,8 +140,8 @@ def of_sweep(
         table: whose rows are wanted, as in `overlay`.
     """
     axes = [a for a in runs.attrs["axes"] if a != "seed"]
-    few = runs.sort_values("seed")
-    few = few.groupby(axes, observed=True, dropna=False).head(SEEDS) if axes else few.head(SEEDS)
+    ordered = runs.sort_values("seed")
+    few = ordered.drop_duplicates(axes) if axes else ordered.head(1)
     place = {folder.name: folder for folder in folders}
     keys: dict[str, str] = {}
     lacking: dict[str, str] = {}
@@ -158,7 +160,7 @@ def of_sweep(
             continue
         rows.append(result.assign(run=run, step=0, nonfinite=0))
     reasons = Counter(lacking.values()).most_common()
-    remarks = [f"no theory for {n} of {len(few)} runs: {reason}" for reason, n in reasons]
+    remarks = [f"no theory for {n} of {len(few)} variants: {reason}" for reason, n in reasons]
     return Overlay(_joined(rows, runs), remarks)
 
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
 
-from stability import figures
+from stability import figures, quiet
 from stability.figures.files import about, save
 from stability.figures.select import CannotFill
 from stability.figures.style import WIDTHS, axes_of
@@ -31,6 +31,7 @@ from stability.overlay import Overlay, of_sweep
 FORMATS = ("pdf", "png")
 
 
+@quiet.when_unread
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what is asked for; 0 if something was drawn, 2 with a line of reason if not."""
     args = _parser().parse_args(argv)
@@ -201,7 +202,8 @@ def _predicted(module: ModuleType, rows: pd.DataFrame) -> tuple[pd.DataFrame | N
         return None, []
     good = rows[~rows["saturated"].astype(bool)]
     bad = rows.loc[rows["saturated"].astype(bool), "run"].nunique()
-    remarks = [f"no theory where softmax saturates ({bad} of {rows['run'].nunique()} runs)"]
+    of = rows["run"].nunique()
+    remarks = [f"no theory where softmax saturates ({bad} of {of} variants)"]
     with suppress(CannotFill):  # nothing of what it shows is left
         return module.data(good), remarks if bad else []
     return None, remarks if bad else []

@@ -25,7 +25,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import yaml
 
-from stability import table
+from stability import quiet, table
 from stability.covariance import NoTheory
 from stability.index import Unreadable, sweeps
 from stability.kernels import Matrix
@@ -105,6 +105,7 @@ def _pair(folder: Path) -> tuple[Matrix, Matrix, bool]:
     return sides[0], sides[1], bool(predicted["saturated"].any())
 
 
+@quiet.when_unread
 def main(argv: Sequence[str] | None = None) -> int:
     """The command ``python -m stability.theory check PATH``."""
     parser = argparse.ArgumentParser("python -m stability.theory")

@@ -256,7 +256,7 @@ def _arrange(width: float, side: int, groups: int, shared: bool) -> tuple[int, b
         return side * max(1, most // side), False, False
     if side <= narrow:
         return side, True, False
-    if groups <= narrow:
+    if 1 < groups <= narrow:
         return groups, True, True
     return (most if side % most == 0 or side % 3 else 3), False, False
 
