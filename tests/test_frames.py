@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import stability
@@ -110,7 +111,24 @@ DAMAGES = {
     "config is binary": lambda run: (run / "config.yaml").write_bytes(b"\xff\x00\xfe"),
     "table is truncated": lambda run: os.truncate(run / "layers.parquet", 500),
     "table is empty": lambda run: os.truncate(run / "steps.parquet", 0),
+    "a page has changed": lambda run: flip(run / "layers.parquet", "rms"),
+    "numbers are words": lambda run: retype(run / "layers.parquet", "rms"),
 }
+
+
+def flip(file: Path, column: str) -> None:
+    """Change a bit in the middle of a column, as a disk does."""
+    footer = pq.read_metadata(file)
+    chunk = footer.row_group(0).column(footer.schema.names.index(column))
+    content = bytearray(file.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
+    file.write_bytes(content)
+
+
+def retype(file: Path, column: str) -> None:
+    """Put words into a column of numbers, as a hand does."""
+    rows = pd.read_parquet(file)
+    rows.assign(**{column: "large"}).to_parquet(file)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -123,6 +141,32 @@ def test_a_damaged_run_is_left_out_and_named(tmp_path: Path, damage: str) -> Non
     assert name == bad.name and bad.name in why and "\n" not in why
     with pytest.raises(Unreadable, match=bad.name):
         stability.load(bad)
+
+
+def test_damage_that_came_after_the_index_is_told_in_a_line(tmp_path: Path) -> None:
+    file = write_run(tmp_path, {"norm": "pre"}) / "layers.parquet"
+    index(tmp_path)
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    flip(file, "rms")
+    os.utime(file, ns=times)
+    with pytest.raises(Unreadable, match=tmp_path.name) as said:
+        stability.load(tmp_path)
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\0" * 99 + b"PAR1"])
+def test_a_damaged_index_is_made_anew(tmp_path: Path, content: bytes) -> None:
+    write_run(tmp_path, {"norm": "pre"})
+    wanted = index(tmp_path)
+    (tmp_path / RUNS_FILE).write_bytes(content)
+    pd.testing.assert_frame_equal(index(tmp_path), wanted)
+
+
+def test_a_parquet_file_of_others_is_no_index(tmp_path: Path) -> None:
+    write_run(tmp_path, {"norm": "pre"})
+    wanted = index(tmp_path)
+    pd.read_parquet(tmp_path / RUNS_FILE).drop(columns="folder").to_parquet(tmp_path / RUNS_FILE)
+    pd.testing.assert_frame_equal(index(tmp_path), wanted)
 
 
 def test_rows_come_with_the_axes_that_vary(sweep: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_folder_that_leads_out_of_the_sweep_is_refused(name, tmp_path):
     link = cell.folder / name
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "victim")
-    with pytest.raises(ConfigError, match="name=s: .* is a symbolic link"):
+    with pytest.raises(ConfigError, match=r"name=s: .* is a symbolic link"):
         plan("name=s")
 
 
@@ -230,6 +230,23 @@ def test_a_damaged_run_json_means_that_the_run_starts_again(damage):
     leave(cell)
     (cell.folder / "run.json").write_text(damage)
     assert sweep.waiting(plan("name=s")) != []
+
+
+@pytest.mark.parametrize("state", [{"steps_done": None}, {"steps_done": "9"}, {"identity": []}])
+def test_a_run_json_with_values_of_other_kinds_does_so_too(state):
+    (cell,) = plan("name=s")
+    leave(cell, **state)
+    assert sweep.waiting(plan("name=s")) != []
+
+
+@pytest.mark.parametrize("config", ["a: 1", "[", "[]", "\0", None])
+def test_a_damaged_config_says_nothing_of_a_schedule(config):
+    words = ["name=s", "train.steps=5", "train.schedule=cosine"]
+    (cell,) = plan(*words)
+    leave(cell, status="interrupted", steps_done=2)
+    path = cell.folder / "config.yaml"
+    path.write_text(config) if config else path.unlink()
+    assert sweep.waiting(plan(*words)) != []
 
 
 def test_shards_are_disjoint_and_complete():

@@ -87,6 +87,26 @@ def test_a_run_without_a_failing_step_is_refused_in_a_line(tmp_path, what, capsy
     assert str(folder) in error
 
 
+MIXED = {
+    "a config of others": lambda run: (run / "config.yaml").write_text("a: 1"),
+    "a config that is a list": lambda run: (run / "config.yaml").write_text("[]"),
+    "a state of others": lambda run: torch.save({"weights": 1}, run / "failure.pt"),
+    "a state that is a tensor": lambda run: torch.save(torch.zeros(3), run / "failure.pt"),
+    "a state of another shape": lambda run: torch.save(
+        {"model": {"embed.wte": torch.zeros(256, 3)}}, run / "failure.pt"
+    ),
+}
+
+
+@pytest.mark.parametrize("mix", MIXED)
+def test_files_that_one_run_did_not_leave_are_refused_in_a_line(overflowed, tmp_path, mix, capsys):
+    for name in ("config.yaml", "failure.pt", "run.json"):
+        (tmp_path / name).write_bytes((overflowed.folder / name).read_bytes())
+    MIXED[mix](tmp_path)
+    assert replay.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_healthy_step_has_no_culprit(tmp_path):
     done = run(make_config({"train.keep_checkpoint": True}), tmp_path / "run")
     state = torch.load(done.folder / "checkpoint.pt", weights_only=True)

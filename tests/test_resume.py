@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from stability import checkpoint, job, table
+from stability import checkpoint, job, resume, table, worker
 from stability.schema import CHECKPOINT_FILE, LAYER_KEY
 from tiny import make_config
 
@@ -96,6 +96,45 @@ def test_a_damaged_checkpoint_means_starting_again(tmp_path, content):
     (tmp_path / "torn" / CHECKPOINT_FILE).write_bytes(content)
     job.execute(config, tmp_path / "torn")
     same(tmp_path / "whole", tmp_path / "torn")
+
+
+DAMAGES = {
+    "rows are torn": lambda run: os.truncate(run / "layers.parquet", 999),
+    "rows are gone": lambda run: os.truncate(run / "steps.parquet", 0),
+    "rows have changed": lambda run: overwrite(run / "layers.parquet", 999),
+    "config is torn": lambda run: os.truncate(run / "config.yaml", 9),
+    "config is a list": lambda run: (run / "config.yaml").write_text("[]"),
+    "state has no steps": lambda run: (run / "run.json").write_text('{"status": "completed"}'),
+}
+
+
+def overwrite(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_more_steps_of_a_damaged_run_start_it_again(tmp_path, damage):
+    def run(steps, folder):
+        config = make_config({"train.keep_checkpoint": True, "train.steps": steps})
+        return worker.run(config, folder, lambda row: None, "stability.job")
+
+    run(3, tmp_path / "broken")
+    DAMAGES[damage](tmp_path / "broken")
+    assert run(6, tmp_path / "broken")["status"] == "completed"
+    run(6, tmp_path / "whole")
+    same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_finished_run_whose_rows_are_torn_is_made_again(tmp_path):
+    config = make_config()
+    worker.run(config, tmp_path, lambda row: None, "stability.job")
+    assert resume.finished(tmp_path, config)
+    os.truncate(tmp_path / "layers.parquet", 999)
+    assert resume.finished(tmp_path, config) is None
+    worker.run(config, tmp_path, lambda row: None, "stability.job")
+    assert resume.finished(tmp_path, config)
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path):

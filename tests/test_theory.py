@@ -174,6 +174,19 @@ def test_a_run_without_its_batch_or_with_a_foreign_class_has_no_theory(sweep, tm
         overlay.overlay(run)
 
 
+@pytest.mark.parametrize("content", [b"", b"PK torn", b"words"])
+def test_a_run_with_a_damaged_batch_has_no_theory(sweep, tmp_path, content):
+    for name in ("config.yaml", "run.json"):
+        (tmp_path / name).write_bytes((sweep / "run-0" / name).read_bytes())
+    (tmp_path / "batch0.npz").write_bytes(content)
+    with pytest.raises(NoTheory, match="cannot be read"):
+        overlay.overlay(tmp_path)
+    batch = (sweep / "run-0" / "batch0.npz").read_bytes()
+    (tmp_path / "batch0.npz").write_bytes(batch[: len(batch) // 2])
+    with pytest.raises(NoTheory, match="cannot be read"):
+        overlay.overlay(tmp_path)
+
+
 def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):
     assert theory.main(["check", str(sweep)]) == 0
     head, row = capsys.readouterr().out.strip().splitlines()

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import IO, Any
 
 
+class Unreadable(Exception):
+    """A folder or file that cannot be used; one line for the user."""
+
+
 @contextmanager
 def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Write a file under a hidden name, force it to disk, then give it its name.

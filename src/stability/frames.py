@@ -14,9 +14,10 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 
+from stability import damage
 from stability import table as tables
 from stability.config import AXES, DTYPES, GROUPS, KNOBS
-from stability.index import index, sweeps
+from stability.index import Unreadable, index, sweeps
 from stability.schema import TABLES
 
 _PATHS = ("data.path", "data.val_path")
@@ -90,7 +91,10 @@ def _rows(
     wanted = _distinct("run", *(c for c in asked if c in own))
     readable = set(runs["folder"])
     paths = [p for f in folders if f.name in readable for p in tables.files(f, table)]
-    rows = tables.scan(paths, table, wanted, reduce(and_, kept) if kept else None).to_pandas()
+    try:
+        rows = tables.scan(paths, table, wanted, reduce(and_, kept) if kept else None).to_pandas()
+    except damage.DAMAGE as error:  # since the index read them whole
+        raise Unreadable(f"{folders[0].parent}: {str(error).splitlines()[0]}") from error
     place = pd.Index(runs["run"]).get_indexer(rows["run"].astype(str))
     joined = runs[of_runs].take(place).set_axis(rows.index)
     return pd.concat([rows, joined], axis=1)

@@ -205,7 +205,6 @@ def _outcome(cell: Cell, result: JobReturn) -> Outcome:
         return result.return_value
     cause = worker.cause(result._return_value)
     resume.settle(cell.folder, "failed", cause, cell.config["lock_minutes"])
-    info = resume.read(cell.folder)
-    if info is not None and resume.is_finished(info, cell.config):
+    if (info := resume.finished(cell.folder, cell.config)) is not None:
         return Outcome("done", info)
-    return Outcome("failed", info, cause)
+    return Outcome("failed", resume.read(cell.folder), cause)

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
-from stability import atomic
+from stability import atomic, damage
 from stability import table as tables
+from stability.atomic import Unreadable as Unreadable
 from stability.config import GROUPS, KNOBS
 from stability.identity import flatten
 from stability.schema import CONFIG_FILE, FINISHED, FORMAT, RUN_FILE, RUNS_FILE, TABLES
@@ -36,10 +37,6 @@ KNOWN = [*GROUPS, *(k for k in KNOBS if k != "claim" and not k.endswith(".build"
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Safe, and ten times faster than the plain one where libyaml is there."""
-
-
-class Unreadable(Exception):
-    """A folder or file that cannot be used; one line for the user."""
 
 
 def sweeps(path: str | Path) -> dict[Path, list[Path]]:
@@ -142,11 +139,11 @@ def _cached(cache: Path) -> dict[str, tuple[dict[str, Any], str]]:
     """Folder -> (row, stamp) of the finished runs in the cache; nothing where there is none."""
     try:
         table = pq.read_table(cache)
-    except (OSError, pa.ArrowInvalid):
+        stamps = json.loads((table.schema.metadata or {}).get(STAMPS, b"{}"))
+    except damage.DAMAGE:
         return {}
-    if not set(KNOWN) <= set(table.column_names):  # written by a version with fewer knobs
+    if not {"folder", *KNOWN} <= set(table.column_names):  # of a version with fewer knobs
         return {}
-    stamps = json.loads((table.schema.metadata or {}).get(STAMPS, b"{}"))
     return {
         row["folder"]: (row, stamps[row["folder"]])
         for row in table.to_pylist()
@@ -170,13 +167,14 @@ def _row(folder: Path) -> dict[str, Any]:
         for name in TABLES:
             for path in tables.files(folder, name):
                 last = _last_step(path)
+                damage.verify(path, name)
                 if name == "layers" and last is not None:
                     row["last_step"] = max(last, row["last_step"] or 0)
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror or error}") from error
     except KeyError as error:
         raise Unreadable(f"{path}: lacks {error}") from error
-    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, AttributeError, pa.ArrowException, yaml.YAMLError) as error:
         raise Unreadable(f"{path}: damaged ({str(error).splitlines()[0]})") from error
     return row
 

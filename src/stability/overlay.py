@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -62,14 +63,14 @@ def start(run: Path) -> Start:
         vocab = config["model"]["vocab"]
         if vocab == "auto":
             vocab = json.loads((run / RUN_FILE).read_text())["data"]["vocab"]
-        with np.load(run / BATCH_FILE) as batch:
+        with (run / BATCH_FILE).open("rb") as file, np.load(file) as batch:
             x_BT, y_BT = batch["x"].astype(np.int64), batch["y"].astype(np.int64)
         return Start(config, x_BT, y_BT, vocab)
     except FileNotFoundError as error:
         raise NoTheory(f"no {Path(error.filename).name}") from error
     except (KeyError, TypeError) as error:
         raise NoTheory("its model is not the GPT of this package") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, EOFError, ValueError, BadZipFile, yaml.YAMLError) as error:
         raise NoTheory(f"its files cannot be read ({type(error).__name__})") from error
 
 

@@ -11,11 +11,15 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from stability.atomic import Unreadable
 from stability.config import KNOBS, ConfigError
 from stability.rules import unknown
 
-REFUSALS = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeError)
-"""What a bad input may raise before anything is written."""
+REFUSALS = (
+    *(ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeError),
+    Unreadable,
+)
+"""What bad input may raise, on the command line or in files."""
 
 LONGEST = 400
 """Characters of a refusal; what is longer is cut in the middle."""

@@ -54,6 +54,8 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise Refused(f"{folder}: {what} (no {Path(error.filename).name})") from error
     except Exception as error:
         raise Refused(f"{folder}: damaged ({str(error).splitlines()[0]})") from error
+    if not isinstance(config, dict) or not isinstance(state, dict):
+        raise Refused(f"{folder}: {CONFIG_FILE} or {FAILURE_FILE} holds something else")
     return config, state
 
 
@@ -84,6 +86,22 @@ def watch(config: dict[str, Any], state: dict[str, Any], dtype: str, open_attent
     with kernel, trace:
         repeat(config, state, model, dtype)
     return trace
+
+
+def as_it_ran(folder: Path, config: dict[str, Any], state: dict[str, Any]) -> Trace:
+    """The failing step as the run made it.
+
+    Raises:
+        Refused: the two files are not what one run left.
+    """
+    try:
+        return watch(config, state, config["dtype"], open_attention=False)
+    except ConfigError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        files = f"{CONFIG_FILE} and {FAILURE_FILE}"
+        raise Refused(f"{folder}: {files} give no step to repeat ({why})") from error
 
 
 def sites(config: dict[str, Any], state: dict[str, Any], dtype: str) -> Rows:
@@ -158,9 +176,9 @@ def save(trace: Trace, path: Path) -> None:
 def explain(folder: Path, beside: str | None, console: Console) -> int:
     """Replay a run and say what broke; returns the exit code."""
     config, state = load(folder)
+    trace = as_it_ran(folder, config, state)
     dtype = config["dtype"]
     console.print(f"{folder}: step {state['step']}, dtype {dtype}", soft_wrap=True)
-    trace = watch(config, state, dtype, open_attention=False)
     culprit = trace.culprit()
     opened = watch(config, state, dtype, open_attention=True)
     if culprit is not None and "attention" in culprit.name:

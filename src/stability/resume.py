@@ -14,9 +14,10 @@ from typing import Any
 
 import yaml
 
-from stability import atomic, lock
+from stability import atomic, damage, lock
+from stability import table as tables
 from stability.config import ConfigError
-from stability.schema import CONFIG_FILE, RUN_FILE
+from stability.schema import CHECKPOINT_FILE, CONFIG_FILE, RUN_FILE, TABLES
 
 Info = dict[str, Any]
 """The content of a run.json."""
@@ -29,17 +30,31 @@ def read(folder: Path) -> Info | None:
     """The run's own account, or nothing where none can be read."""
     try:
         info = json.loads((folder / RUN_FILE).read_text())
-    except (OSError, ValueError):
+        types = [type(info[key]) for key in ("status", "identity", "steps_done")]
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return info if isinstance(info, dict) and {"status", "identity"} <= info.keys() else None
+    return info if types == [str, dict, int] else None
 
 
-def is_finished(info: Info, config: Mapping[str, Any]) -> bool:
-    """Whether nothing is left to do: diverged, or completed with all the steps now asked for."""
-    steps = config["train"]["steps"]
-    return info["status"] == "diverged" or (
-        info["status"] == "completed" and info["steps_done"] >= steps
-    )
+def finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
+    """A run's account, where nothing is left to do: it diverged, or made all steps now asked for.
+
+    One whose tables are torn has to be made again.
+    """
+    info = read(folder)
+    if info is None or damage.is_torn(folder):
+        return None
+    done = info["status"] == "completed" and info["steps_done"] >= config["train"]["steps"]
+    return info if done or info["status"] == "diverged" else None
+
+
+def drop_damage(folder: Path) -> None:
+    """Let a run start anew where what it left cannot be read to the end."""
+    if _steps(folder) is not None and damage.is_whole(folder):
+        return
+    (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+    for table in TABLES:
+        tables.discard(folder, table)
 
 
 def settle(folder: Path, status: str, error: str, minutes: float) -> None:
@@ -82,7 +97,7 @@ def refuse_other(identity: Mapping[str, Any], config: Mapping[str, Any], folder:
             "name", config["name"], f"{folder} holds another run: {_list(there, asked)}"
         )
     now = config["train"]["steps"]
-    if config["train"]["schedule"] != "constant" and (before := _steps(folder)) != now:
+    if config["train"]["schedule"] != "constant" and (before := _steps(folder)) not in (None, now):
         legal = f"{folder} ran with {before}, and train.schedule depends on it: give another name"
         raise ConfigError("train.steps", now, legal)
 
@@ -98,8 +113,12 @@ def refuse_links(folder: Path, name: object) -> None:
             raise ConfigError("name", name, f"{path} is a symbolic link; no run writes through it")
 
 
-def _steps(folder: Path) -> int:
-    steps: int = yaml.safe_load((folder / CONFIG_FILE).read_text())["train"]["steps"]
+def _steps(folder: Path) -> int | None:
+    """The steps that a run was last asked for; None where its config cannot be read."""
+    try:
+        steps: int = yaml.safe_load((folder / CONFIG_FILE).read_text())["train"]["steps"]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return None
     return steps
 
 

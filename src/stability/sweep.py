@@ -129,5 +129,4 @@ def waiting(cells: Sequence[Cell]) -> list[Cell]:
     if shard is not None:
         i, n = map(int, shard.split("/"))
         cells = cells[i - 1 :: n]
-    infos = [(cell, resume.read(cell.folder)) for cell in cells]
-    return [c for c, info in infos if info is None or not resume.is_finished(info, c.config)]
+    return [cell for cell in cells if resume.finished(cell.folder, cell.config) is None]

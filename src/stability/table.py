@@ -2,8 +2,9 @@
 
 While a run goes on, `Writer.flush` leaves complete parquet files in ``<table>.parts/``; when it
 ends, `Writer.close` gathers them into ``<table>.parquet``. A reader sees whole files only, because
-a file gets its name after its bytes are on disk. The compacted file says in its metadata how many
-parts it holds, so that parts which a crash left behind are not read twice.
+a file gets its name after its bytes are on disk; pages carry checksums, so that what has changed
+since is not taken for a measured number. The compacted file says in its metadata how many parts it
+holds, so that parts which a crash left behind are not read twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,10 @@ from stability.schema import PARTS, TABLES
 
 PARTS_HELD = b"stability.parts"
 """Metadata key of a compacted file: parts numbered below this are inside it."""
+
+FORMAT = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 
 ROW_GROUP = 1 << 15
 """Rows per row group of a compacted file; readers skip groups by the range of ``step``."""
@@ -62,7 +67,7 @@ def scan(
 ) -> pa.Table:
     """Rows of many files as one table; other columns and excluded row groups are not read."""
     schema = arrow_schema(table)
-    dataset = ds.dataset([str(p) for p in paths], schema=schema, format="parquet")
+    dataset = ds.dataset([str(p) for p in paths], schema=schema, format=FORMAT)
     names = list(columns) if columns is not None else schema.names
     return dataset.to_table(columns=names, filter=filter).unify_dictionaries()
 
@@ -82,6 +87,28 @@ def read(
                 raise
 
 
+def discard(run_dir: Path, table: str) -> None:
+    """Delete a table, so that it is written anew."""
+    compacted(run_dir, table).unlink(missing_ok=True)
+    _own_parts(run_dir, table)
+    _drop_parts(run_dir, table)
+
+
+def _own_parts(run_dir: Path, table: str) -> None:
+    """Take away a link in the place of the parts: the files there are another's, not ours."""
+    folder = run_dir / f"{table}{PARTS}"
+    if folder.is_symlink():
+        folder.unlink()
+
+
+def _drop_parts(run_dir: Path, table: str) -> None:
+    folder = run_dir / f"{table}{PARTS}"
+    for leftover in [*_parts(run_dir, table), *folder.glob(".part-*")]:
+        leftover.unlink()
+    with suppress(OSError):  # absent, or somebody else's file lies in it
+        folder.rmdir()
+
+
 class Writer:
     """Appends rows to one table of one run.
 
@@ -97,9 +124,7 @@ class Writer:
         self._schema = arrow_schema(table).with_metadata(text)
         self._keys = [f.name for f in self._schema if pa.types.is_dictionary(f.type)]
         self._waiting: list[pa.RecordBatch] = []
-        parts = run_dir / f"{table}{PARTS}"
-        if parts.is_symlink():  # to another's files, which are not ours to add to or to delete
-            parts.unlink()
+        _own_parts(run_dir, table)
         whole = compacted(run_dir, table)
         taken = [_number(p) + 1 for p in _parts(run_dir, table)]
         self._next = max([_held(whole) if whole.exists() else 0, *taken])
@@ -136,14 +161,14 @@ class Writer:
         self.flush()
         if files(self._dir, self._table) != [compacted(self._dir, self._table)]:
             self._compact(None)
-        self._sweep_parts()
+        _drop_parts(self._dir, self._table)
 
     def keep(self, steps: Iterable[int]) -> None:
         """Drop the rows of all other steps: a resumed run writes those again."""
         self._waiting.clear()
         if files(self._dir, self._table):
             self._compact(ds.field("step").isin(list(steps)))
-            self._sweep_parts()
+            _drop_parts(self._dir, self._table)
 
     def _compact(self, filter: ds.Expression | None) -> None:
         """Gather all rows that pass the filter into the compacted file, then drop the parts."""
@@ -152,17 +177,14 @@ class Writer:
         held = {**self._schema.metadata, PARTS_HELD: str(self._next).encode()}
         self._write(rows.cast(self._schema).replace_schema_metadata(held), whole)
 
-    def _sweep_parts(self) -> None:
-        folder = self._dir / f"{self._table}{PARTS}"
-        for leftover in [*_parts(self._dir, self._table), *folder.glob(".part-*")]:
-            leftover.unlink()
-        with suppress(OSError):  # absent, or somebody else's file lies in it
-            folder.rmdir()
-
     def _write(self, rows: pa.Table, path: Path) -> None:
         with atomic.writing(path) as file:
             pq.write_table(
-                rows.unify_dictionaries(), file, row_group_size=ROW_GROUP, use_dictionary=self._keys
+                rows.unify_dictionaries(),
+                file,
+                row_group_size=ROW_GROUP,
+                use_dictionary=self._keys,
+                write_page_checksum=True,
             )
 
 

@@ -54,9 +54,9 @@ def run(config: Config, folder: Path, report: Report, execute: str) -> dict[str,
         lock.Held: another process has claimed it.
     """
     with lock.claim(folder, config["lock_minutes"]), _signals() as stop:
-        info = resume.read(folder)
-        if info is not None and resume.is_finished(info, config):
+        if (info := resume.finished(folder, config)) is not None:
             return info
+        resume.drop_damage(folder)
         module = importlib.import_module(execute)
         result: dict[str, Any] = module.execute(config, folder, report, stop)
         return result
