@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from planning import plan, write
-from stability import grid, run, sweep, worker
+from stability import grid, index, run, sweep, worker
 from stability.config import GROUPS, KNOBS
 from stability.refusal import LONGEST, REFUSALS, explain
 
@@ -188,6 +188,15 @@ def test_a_damaged_yaml_of_the_user_is_refused(text, capsys, tmp_path):
     write(tmp_path / "mine" / "norm" / "broken.yaml", text)
     assert run.main(["--config-dir", "mine", "norm=broken"]) == run.BAD_INPUT
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_runs_that_cannot_be_read_are_told_of_as_they_are(monkeypatch, capsys):
+    def summary(*_):
+        raise index.Unreadable("outputs/s/1a2b3c4d/layers.parquet: damaged")
+
+    monkeypatch.setattr(grid, "run", summary)
+    assert run.main(["depth=2"]) == run.BAD_INPUT
+    assert capsys.readouterr().err == "outputs/s/1a2b3c4d/layers.parquet: damaged\n"
 
 
 def test_a_current_folder_that_is_gone_is_refused(monkeypatch, capsys, tmp_path):

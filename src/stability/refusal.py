@@ -53,7 +53,7 @@ def explain(error: BaseException) -> str:
 
 
 def _translate(error: BaseException) -> BaseException:
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | Unreadable):
         return error
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
