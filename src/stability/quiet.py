@@ -18,6 +18,7 @@ def when_unread(main: Callable[P, Code]) -> Callable[P, Code | int]:
 
     @functools.wraps(main)
     def inner(*args: P.args, **kwargs: P.kwargs) -> Code | int:
+        _open_closed()
         try:
             try:
                 return main(*args, **kwargs)
@@ -30,6 +31,21 @@ def when_unread(main: Callable[P, Code]) -> Callable[P, Code | int]:
             return BROKEN_PIPE
 
     return inner
+
+
+def _open_closed() -> None:
+    """Give a command that was started with ``>&-`` streams that go nowhere.
+
+    Else the first file it opens becomes its standard output, and a worker's.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def silence() -> None:
