@@ -23,7 +23,7 @@ class Raises(Pre):
     """An exception in the second block."""
 
     def __call__(self, x, f, norm):
-        if self.layer == 1:
+        if self.layer == 1 and hasattr(x, "backward"):  # not where the equation is only read
             raise RuntimeError("injected")
         return super().__call__(x, f, norm)
 

@@ -1,6 +1,7 @@
 """The last words of a sweep: readable in a narrow terminal, and true of what goes on."""
 
 import io
+import json
 import re
 import signal
 
@@ -68,6 +69,21 @@ def test_a_failed_run_that_never_had_a_log_is_named_with_its_cause_alone(cells):
     outcomes = {"0badf00d": Outcome("failed", cause="no worker could be started (EOFError)")}
     text = said([*cells, lost], outcomes)
     assert "failed:  norm-peri: no worker could be started (EOFError)\n" in text
+
+
+def test_a_run_that_failed_while_its_file_could_not_be_written_is_not_running(cells):
+    state = json.loads((cells[0].folder / "run.json").read_text())
+    (cells[0].folder / "run.json").write_text(json.dumps(state | {"status": "running"}))
+    text = said(cells, {cells[0].run: Outcome("failed", cause="no space left")}, width=180)
+    assert "running" not in text.partition("failed:  ")[0]
+    assert re.search(rf"{cells[0].run} +failed", text)
+
+
+def test_a_run_that_cannot_be_read_is_named_with_the_reason(cells):
+    (cells[0].folder / "layers.parquet").write_bytes(b"torn")
+    text = said(cells, width=180)
+    assert re.search(rf"{cells[0].run} +unreadable", text) and "not started" not in text
+    assert "layers.parquet" in text and "made again" in text
 
 
 @pytest.mark.parametrize("stopped", [signal.SIGINT, None])

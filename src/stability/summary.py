@@ -79,7 +79,10 @@ def conclude(
     if any((cell.folder / RUN_FILE).exists() for cell in cells):
         from stability import index  # pandas: not needed before
 
-        console.print(_table(cells, index.index(sweep).set_index("run"), console.width))
+        runs = index.index(sweep)
+        console.print(_table(cells, runs.set_index("run"), outcomes, console.width))
+        for why in runs.attrs["damaged"].values():
+            console.print(f"{escape(why)}; without its folder the run is made again")
     failed = [c for c in cells if c.run in outcomes and outcomes[c.run].kind == "failed"]
     for cell in failed:
         console.print(_failure(cell, outcomes[cell.run]), soft_wrap=True)
@@ -100,7 +103,7 @@ def conclude(
         raise Finished(FAILED)
 
 
-def _table(cells: Sequence[Cell], runs: Any, width: int) -> Table:
+def _table(cells: Sequence[Cell], runs: Any, outcomes: Mapping[str, Outcome], width: int) -> Table:
     """A row a run; in a narrow terminal fewer numbers, and names over several lines."""
     room = max(0, width - NAME - STATUS) // NUMBER
     shown = dict(list(NUMBERS.items())[:room])
@@ -109,13 +112,23 @@ def _table(cells: Sequence[Cell], runs: Any, width: int) -> Table:
         table.add_column(title, justify="right")
     for cell in cells:
         name = _folded(cell.folder.name, width - STATUS - NUMBER * len(shown))
-        status, numbers = "not started", ["-"] * len(shown)
-        if cell.run in runs.index:
-            row = runs.loc[cell.run]
-            status = f"[{COLOURS.get(row['status'], 'white')}]{row['status']}[/]"
-            numbers = [_number(row[key]) for key in shown]
-        table.add_row(escape(name), status, *numbers)
+        row = runs.loc[cell.run] if cell.run in runs.index else None
+        status = _status(cell, row, outcomes)
+        numbers = ["-" if row is None else _number(row[key]) for key in shown]
+        table.add_row(escape(name), f"[{COLOURS.get(status, 'white')}]{status}[/]", *numbers)
     return table
+
+
+def _status(cell: Cell, row: Any, outcomes: Mapping[str, Outcome]) -> str:
+    """What this command saw counts for more than the run's file, which a full disk keeps as it was.
+
+    A run that is on disk but not in the index cannot be read.
+    """
+    if cell.run in outcomes and outcomes[cell.run].kind in ("failed", "interrupted"):
+        return outcomes[cell.run].kind
+    if row is None:
+        return "unreadable" if (cell.folder / RUN_FILE).exists() else "not started"
+    return str(row["status"])
 
 
 def _folded(name: str, width: int) -> str:
