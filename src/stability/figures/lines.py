@@ -240,8 +240,22 @@ class Lines:
         if "when" in self.frame and self.frame["when"].nunique() == 1:
             self.page.notes.append(f"{str(self.frame['when'].iloc[0]).capitalize()}.")
         self.page.notes += panels.seed_note(self.frame, centre) + panels.outcome_notes(self.frame)
-        self.page.notes += [*more, *panels.remark_notes(self.frame)]
+        self.page.notes += [*self._above(), *more, *panels.remark_notes(self.frame)]
         return self.page.close()
+
+    def _above(self) -> list[str]:
+        """Says which variants leave their panel at the top, and how far."""
+        parts = [c.rows[c.rows["value"] > c.ax.get_ylim()[1] * (1 + 1e-9)] for c in self.cells]
+        high = pd.concat(parts).sort_values("value", ascending=False)
+        high = high[np.isfinite(high["value"])]
+        axes = style.axes_of(self.frame)
+        high = high.drop_duplicates(axes) if axes else high.head(1)
+        said = [
+            f"{panels.variant(self.frame, v) or 'values'} to {v['value']:.3g}"
+            for _, v in high.iterrows()
+        ]
+        more = f" and {len(said) - 6} more variants" if len(said) > 6 else ""
+        return [f"Above the axis: {'; '.join(said[:6])}{more}."] if said else []
 
 
 def _arrange(width: float, side: int, groups: int, shared: bool) -> tuple[int, bool, bool]:

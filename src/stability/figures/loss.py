@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.lines import Lines, Quantity, edge
-from stability.figures.panels import variant
 from stability.figures.roles import part
 from stability.figures.select import COMMON, CannotFill, like, over_seeds, require
 from stability.figures.style import axes_of, drawn
@@ -106,7 +105,7 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
             cell.ax.plot(
                 rows["x"], y, "x", color=colour, markersize=5, gid="diverged", clip_on=False
             )
-    return lines.close("median", *_cut(curves, limits), *_smoothed(frame))
+    return lines.close("median", *_smoothed(frame))
 
 
 def _entropies(rows: pd.DataFrame) -> list[tuple[float, str]]:
@@ -133,17 +132,6 @@ def _steps(frame: pd.DataFrame) -> tuple[float, float]:
     """One horizontal axis for both panels."""
     low, high = frame["x"].min(), frame["x"].max()
     return low - 0.03 * (high - low), high + 0.03 * (high - low)
-
-
-def _cut(curves: pd.DataFrame, limits: tuple[float, float]) -> list[str]:
-    """Says which variants leave the axis, and how far."""
-    high = curves[curves["value"] > limits[1]].sort_values("value", ascending=False)
-    high = high.drop_duplicates(axes_of(curves)) if axes_of(curves) else high.head(1)
-    said = [
-        f"{variant(curves, row) or 'losses'} to {row['value']:.3g}" for _, row in high.iterrows()
-    ]
-    more = f" and {len(said) - 6} more variants" if len(said) > 6 else ""
-    return [f"Above the axis: {'; '.join(said[:6])}{more}."] if said else []
 
 
 def _smoothed(frame: pd.DataFrame) -> list[str]:
