@@ -127,7 +127,7 @@ def test_without_runs_it_says_which_command_makes_them(tmp_path):
 
 def test_a_claim_waits_for_all_of_its_parts(tmp_path):
     write_sweep(tmp_path, "q", LINEAR)
-    found = result(tmp_path, EXPONENT, {**SIGMA, "runs": "other"})
+    found = result(tmp_path, EXPONENT, {**SIGMA, "name": "elsewhere", "runs": "other"})
     assert found.verdict == NOT_MEASURED
     assert "experiments=other" in found.reason
 
@@ -170,7 +170,7 @@ def test_parts_of_one_statement_must_all_hold(tmp_path):
     write_sweep(tmp_path, "q", LINEAR)
     assert word(tmp_path, EXPONENT, BEATS) == CONDITIONAL
     assert word(tmp_path, EXPONENT, BEATS, together=True) == FAILS
-    assert word(tmp_path, EXPONENT, SIGMA, together=True) == HOLDS
+    assert word(tmp_path, EXPONENT, {**SIGMA, "name": "sigma"}, together=True) == HOLDS
 
 
 def test_an_alternative_may_hold_in_its_place(tmp_path):
@@ -470,3 +470,68 @@ def test_a_forest_has_a_panel_per_measure_and_criterion_and_a_line_per_number():
     assert band.get_x() == pytest.approx(1.0)
     with pytest.raises(CannotFill):
         forest.draw(findings[3:])
+
+
+def test_parts_that_nobody_could_tell_apart_are_refused():
+    node = {
+        "statement": "s",
+        "source": "s",
+        "parts": [EXPONENT, {**EXPONENT, "where": {"depth": 6}}],
+    }
+    with pytest.raises(claimed.BadClaim, match="give each a name"):
+        claimed.claim("q", node, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"level": 95}, "level=95"),
+        ({"level": "high"}, "level=high"),
+        ({"criterion": {"is": "x", "at_least": 3}}, "must be one of between"),
+        ({"criterion": {"at_least": 1, "fails": {"foo": 5}}}, "must be one of between"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_when_read(tmp_path, change, message):
+    node = {"statement": "s", "source": "s", "parts": [{**EXPONENT, **change}]}
+    path = tmp_path / "q.yaml"
+    path.write_text(yaml.safe_dump({"claim": node}))
+    with pytest.raises(claimed.BadClaim, match=message):
+        claimed.read({"q": path})
+
+
+@pytest.mark.parametrize("text", ["claim: hello", "{", "- 1"])
+def test_a_file_that_is_no_experiment_is_one_line(tmp_path, text):
+    (tmp_path / "q.yaml").write_text(text)
+    with pytest.raises(claimed.BadClaim, match="q: "):
+        claimed.read({"q": tmp_path / "q.yaml"})
+
+
+def test_a_claim_that_cannot_be_evaluated_as_written_is_one_line(tmp_path, capsys):
+    mine = tmp_path / "mine" / "experiments"
+    mine.mkdir(parents=True)
+    node = {"statement": "s", "source": "s", "parts": [{**EXPONENT, "over": ["nowhere"]}]}
+    (mine / "my_claim.yaml").write_text(yaml.safe_dump({"claim": node}))
+    write_sweep(tmp_path / "out", "my_claim", LINEAR)
+    asked = ["--config-dir", str(mine.parent), "--claims", "my-claim"]
+    assert claims.main([str(tmp_path / "out"), *asked]) == 2
+    error = capsys.readouterr().err
+    assert "my_claim" in error and error.count("\n") == 1
+
+
+def test_pages_keep_their_results_where_nothing_has_been_run(tmp_path):
+    mine = tmp_path / "mine" / "experiments"
+    mine.mkdir(parents=True)
+    node = {"statement": "s", "source": "s", "parts": [EXPONENT]}
+    (mine / "my_claim.yaml").write_text(yaml.safe_dump({"claim": node}))
+    page = mine / "my_claim.md"
+    page.write_text(f"{ledger.START}\nmeasured\n{ledger.END}\n")
+    write_sweep(tmp_path / "out", "another", LINEAR)
+    asked = ["--config-dir", str(mine.parent), "--claims", "my-claim", "--pages"]
+    assert claims.main([str(tmp_path / "out"), *asked]) == 0
+    assert "measured\n" in page.read_text()
+
+
+def test_a_run_that_is_missing_among_formats_is_a_seed_left_out():
+    runs = pd.DataFrame({"run": ["a"], "dtype": ["fp16"], "status": ["diverged"]})
+    with pytest.raises(measures.Unmeasured, match="no run with dtype = bf16"):
+        measures.measures()["overflows_first"](runs=runs, first="fp16", others=["bf16"])

@@ -59,6 +59,9 @@ class Part:
     """Whether the measure is also put to the infinite-width recursion."""
 
 
+LAWS = ("init", "training")
+
+
 @dataclass(frozen=True)
 class Claim:
     """An experiment's claim. Fields stand in the yaml under the same names."""
@@ -91,16 +94,22 @@ def read(files: Mapping[str, Path]) -> list[Claim]:
     """
     nodes = {}
     for name, path in sorted(files.items()):
-        node = yaml.safe_load(path.read_text(encoding="utf-8")).get("claim")
-        if node:
-            nodes[name] = node
+        try:
+            node = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("claim")
+        except (yaml.YAMLError, AttributeError) as error:
+            raise BadClaim(f"{name}: {path} is no mapping in yaml") from error
+        if not node:
+            continue
+        if not isinstance(node, Mapping):
+            raise BadClaim(f"{name}: claim={node}: must be a mapping")
+        nodes[name] = node
     return [_checked(name, node, nodes) for name, node in nodes.items()]
 
 
 def _checked(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Claim:
     try:
         return claim(name, node, nodes)
-    except (BadCriterion, TypeError) as error:
+    except (BadCriterion, TypeError, AttributeError) as error:
         raise BadClaim(f"{name}: {error}") from error
     except KeyError as error:
         raise BadClaim(f"{name}: lacks {error}") from error
@@ -115,6 +124,11 @@ def claim(name: str, node: Mapping[str, Any], others: Mapping[str, Any]) -> Clai
     found = Claim(name=name, **{**node, "parts": [part(p, name) for p in node["parts"]]})
     if sum(map(bool, (found.by_construction, found.not_measured, found.parts))) != 1:
         raise BadClaim(f"{name}: needs one of parts, by_construction, not_measured")
+    if found.law not in LAWS:
+        raise BadClaim(f"{name}: law={found.law}: must be one of {', '.join(LAWS)}")
+    titles = [p.name or p.tests[0].measure for p in found.parts]
+    if twice := [t for t in titles if titles.count(t) > 1]:
+        raise BadClaim(f"{name}: two parts are called {twice[0]}: give each a name of its own")
     return found
 
 
@@ -126,6 +140,8 @@ def part(node: Mapping[str, Any], claim: str) -> Part:
     rest = {k: v for k, v in node.items() if k in own}
     found = [_test(node, claim)] + ([_test(node["or"], claim)] if "or" in node else [])
     made = Part(tests=found, **rest)
+    if not isinstance(made.level, int | float) or not 0 < made.level < 1:
+        raise BadClaim(f"{claim}: level={made.level}: must be between 0 and 1")
     for name, legal in (("mean", ("arithmetic", "geometric")), ("at", ("init", "end", "all"))):
         if getattr(made, name) not in legal:
             raise BadClaim(f"{claim}: {name}={getattr(made, name)}: must be one of {legal}")
@@ -143,8 +159,9 @@ def _test(node: Mapping[str, Any], claim: str) -> Test:
     for name in given:
         if name not in settings(measures()[node["measure"]]):
             raise BadClaim(f"{claim}: {node['measure']} has no setting {name}")
-    if criterion is not None and "is" not in criterion:
+    if criterion is not None and set(criterion) != {"is"}:
         bounds(criterion)
+        bounds(criterion["fails"]) if "fails" in criterion else None
     return Test(node["measure"], given, criterion)
 
 

@@ -5,6 +5,7 @@ its experiment's file, so that a changed criterion needs no new runs. Needs neit
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from stability.figures import forest
 from stability.figures.select import CannotFill
 from stability.figures.style import styled
 from stability.index import Unreadable, sweeps
+from stability.verdict import BadCriterion
 from stability.witness import Sweep
 
 WIDE = 200
@@ -38,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         known = choices.experiments(args.config_dir)
         wanted = _wanted(claimed.read(known), args.claims, args.law)
+        if args.report:
+            _place_in(args.report)
         if args.sweeps:
             print("\n".join(_sweeps(wanted)))
             return 0
@@ -54,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.pages:
             _fill_pages(results, known)
         if args.report:
-            _report(results, args.report)
+            _report(results, args.report, known)
     except (Unreadable, BadClaim) as error:
         print(f"stability.claims: {error}", file=sys.stderr)
         return 2
@@ -76,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a folder of sweeps (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--claims", metavar="A,B", help="which to evaluate (default: all)")
-    parser.add_argument("--law", choices=("init", "training"), help="laws at init or of training")
+    parser.add_argument("--law", choices=claimed.LAWS, help="laws at init or of training")
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="where claims.md, .csv and .json go (default: PATH; with --claims or --law nowhere)",
@@ -133,23 +137,44 @@ def _found(path: Path) -> dict[str, Sweep]:
 def _evaluate(
     wanted: Sequence[Claim], found: dict[str, Sweep], theory: bool, console: Console
 ) -> list[Result]:
+    for name, sweep in found.items():
+        for run, why in sweep.runs.attrs["damaged"].items():
+            console.print(f"  warning: {name}: left out {run}: {why}", style="yellow", markup=False)
+    results = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        return [evaluate(c, found, theory) for c in progress.track(wanted, description="claims")]
+        for claim in progress.track(wanted, description="claims"):
+            try:
+                results.append(evaluate(claim, found, theory))
+            except (AttributeError, KeyError, TypeError, ValueError, BadCriterion) as error:
+                what = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise BadClaim(f"{claim.name}: cannot be evaluated as written ({what})") from error
+    return results
 
 
 def _fill_pages(results: Sequence[Result], known: dict[str, Path]) -> None:
     for result in results:
+        if result.findings and all(f.absent for f in result.findings):
+            continue  # a page keeps what it says where nothing has been run
         page = known[result.claim.name].with_suffix(".md")
         if page.exists():
             text = page.read_text(encoding="utf-8")
             page.write_text(ledger.fill(text, ledger.section(result)), encoding="utf-8")
 
 
-def _report(results: Sequence[Result], page: Path) -> None:
-    """Fill a page, its figures in a folder of its name beside it."""
+def _place_in(page: Path) -> str:
+    """A page's text. Raises BadClaim where it has no place for verdicts."""
     text = page.read_text(encoding="utf-8")
     if ledger.START not in text:
         raise BadClaim(f"--report {page}: has no line {ledger.START}")
+    return text
+
+
+def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> None:
+    """Fill a page, its figures in a folder of its name beside it."""
+    pages = {
+        r.claim.name: os.path.relpath(known[r.claim.name].with_suffix(".md"), page.parent)
+        for r in results
+    }
     drawn = {}
     for result in results:
         with suppress(CannotFill):
@@ -159,7 +184,8 @@ def _report(results: Sequence[Result], page: Path) -> None:
             with atomic.writing(file) as out, styled():
                 figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
             drawn[result.claim.id] = f"{file.parent.name}/{file.name}"
-    page.write_text(ledger.fill(text, ledger.report(results, drawn)), encoding="utf-8")
+    text = ledger.fill(_place_in(page), ledger.report(results, drawn, pages))
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

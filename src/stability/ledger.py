@@ -90,12 +90,15 @@ def section(result: Result) -> list[str]:
     return lines
 
 
-def report(results: Sequence[Result], drawn: Mapping[str, str]) -> list[str]:
+def report(
+    results: Sequence[Result], drawn: Mapping[str, str], pages: Mapping[str, str]
+) -> list[str]:
     """Verdicts for a page of prose: a table, then each claim with its figure.
 
     Args:
         results: what was found.
         drawn: claim -> path of its figure from the page.
+        pages: experiment -> path of its own page from the page.
     """
     lines = [*_line(("claim", "what it says", "verdict")), *_rule(3)]
     for r in results:
@@ -103,7 +106,7 @@ def report(results: Sequence[Result], drawn: Mapping[str, str]) -> list[str]:
         lines += _line((link, _sentence(r.claim.statement), f"**{r.verdict}**"))
     for r in results:
         name = r.claim.id
-        page = f"[experiments/{r.claim.name}.md](../experiments/{r.claim.name}.md)"
+        page = f"[experiments/{r.claim.name}.md]({pages[r.claim.name]})"
         reason = f": {r.reason}" if r.reason else ""
         lines += ["", f"### {name}", "", _sentence(r.claim.statement), ""]
         lines += [f"**{r.verdict}**{reason}. Derivation, command and all numbers: {page}."]

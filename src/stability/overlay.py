@@ -94,6 +94,8 @@ def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.D
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a net that overflows is none of ours
             frame = make(began.config, began.x_BT, began.y_BT, began.vocab)
+    except np.linalg.LinAlgError as error:  # a ValueError
+        raise NoTheory("its variances exceed fp64") from error
     except (ConfigError, KeyError, ValueError) as error:
         raise NoTheory(str(error)) from error
     if file:

@@ -76,6 +76,8 @@ class Sweep:
         if not {"layers"} <= set(asked) <= {"layers", "runs"}:
             return None
         mine = runs[runs["seed"] == runs["seed"].min()]
+        if mine.empty:  # of somebody else's model: no seed
+            return None
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # nets that overflow say so below
                 frames = {"layers": self._predicted(mine), "runs": mine}
@@ -88,7 +90,10 @@ class Sweep:
         """The recursion's rows in the columns of ``layers``."""
         cache = self.path / FIGURES / "theory"
         made = [
-            overlay(self.path / folder, cache).assign(run=run, step=0, nonfinite=0)
+            # What has come through saturated softmax is no theory: to a measure it is not finite.
+            overlay(self.path / folder, cache).assign(
+                run=run, step=0, nonfinite=lambda rows: rows["saturated"].astype(int)
+            )
             for folder, run in zip(runs["folder"], runs["run"], strict=True)
         ]
         return pd.concat(made, ignore_index=True)

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from stability.evidence import Finding
 from stability.figures import style
 from stability.figures.select import CannotFill
-from stability.verdict import FAILS, HOLDS, INCONCLUSIVE, REPORTED
+from stability.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED
 
 LOOKS = {
     HOLDS: ("o", style.COLOURS[0]),
@@ -33,7 +33,7 @@ LINE, HEAD = 0.17, 0.62
 
 @style.drawn
 def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
-    """A panel per measure and criterion; findings without a number are left out.
+    """A panel per measure and criterion; what has no number or was not measured is left out.
 
     Args:
         findings: of one claim.
@@ -42,7 +42,7 @@ def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
     Raises:
         CannotFill: no finding has a number.
     """
-    shown = [f for f in findings if _finite(f.value)]
+    shown = [f for f in findings if _finite(f.value) and f.verdict != NOT_MEASURED]
     if not shown:
         raise CannotFill("no finding has a number")
     panels: dict[tuple[str, str], list[Finding]] = {}

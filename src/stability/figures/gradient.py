@@ -47,6 +47,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
         if rows[name].notna().any():  # measured at all
             found = over_seeds(rows, ["when", "x"], name, centre)
             parts.append(found.assign(quantity=name))
+    require(parts[0] if parts else rows.iloc[:0], "finite gradient at any layer")
     return pd.concat(parts, ignore_index=True)
 
 

@@ -69,6 +69,8 @@ def overflows_first(runs: Rows, first: str, others: list[str]) -> float:
     Earlier: at an earlier step, or in the same step at an earlier place in the forward pass.
     """
     moments = {str(r["dtype"]): _moment(r) for _, r in runs.iterrows()}
+    if absent := [name for name in (first, *others) if name not in moments]:
+        raise Unmeasured(f"no run with dtype = {absent[0]}")
     if moments[first][0] == math.inf:
         raise Unmeasured(f"{first} stays finite")
     return float(all(moments[first] < moments[other] for other in others))
