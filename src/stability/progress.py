@@ -30,7 +30,13 @@ COLOURS = {"completed": "green", "diverged": "yellow", "failed": "red", "interru
 
 
 class Screen(Console):
-    """A console whose reader may go: the sweep goes on unseen."""
+    """A console whose reader may go, or whose disk may be full: the sweep goes on unseen."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
