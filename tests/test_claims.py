@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from evidence_frames import EXPONENTIAL, LINEAR, NOISE, ROOT, noisy, write_sweep
-from stability import choices, claimed, claims, ledger, measures, verdict
+from stability import choices, claimed, claims, ledger, measures, verdict, witness
 from stability.evidence import Finding, evaluate
 from stability.figures import forest
 from stability.figures.select import CannotFill
@@ -535,3 +535,20 @@ def test_a_run_that_is_missing_among_formats_is_a_seed_left_out():
     runs = pd.DataFrame({"run": ["a"], "dtype": ["fp16"], "status": ["diverged"]})
     with pytest.raises(measures.Unmeasured, match="no run with dtype = bf16"):
         measures.measures()["overflows_first"](runs=runs, first="fp16", others=["bf16"])
+
+
+def test_what_has_come_through_saturated_softmax_is_no_theory_and_no_overflow(
+    tmp_path, monkeypatch
+):
+    rows = pd.DataFrame(
+        [(0, "mlp", "resid_post", "grad", 8, 1.0, 1.0, 1.0, 0.1, True)],
+        columns=[
+            *("layer", "sublayer", "site", "kind", "numel"),
+            *("var", "rms", "token_rms_median", "first_share", "saturated"),
+        ],
+    )  # fmt: skip
+    monkeypatch.setattr(witness, "overlay", lambda folder, cache: rows)
+    runs = pd.DataFrame({"run": ["a"], "folder": ["a"]})
+    predicted = Sweep(tmp_path)._predicted(runs)
+    assert predicted[witness.SIZES].isna().all(axis=None)
+    assert predicted["nonfinite"].tolist() == [0]

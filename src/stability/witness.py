@@ -18,6 +18,8 @@ from stability.overlay import overlay
 FIGURES = "figures"
 """Folder of a sweep's figures, and of what theory has computed for it."""
 
+SIZES = ["var", "rms", "token_rms_median", "first_share"]
+
 Where = Mapping[str, Any]
 """Config key -> value, or list of values."""
 
@@ -90,13 +92,13 @@ class Sweep:
         """The recursion's rows in the columns of ``layers``."""
         cache = self.path / FIGURES / "theory"
         made = [
-            # What has come through saturated softmax is no theory: to a measure it is not finite.
-            overlay(self.path / folder, cache).assign(
-                run=run, step=0, nonfinite=lambda rows: rows["saturated"].astype(int)
-            )
+            overlay(self.path / folder, cache).assign(run=run, step=0, nonfinite=0)
             for folder, run in zip(runs["folder"], runs["run"], strict=True)
         ]
-        return pd.concat(made, ignore_index=True)
+        rows = pd.concat(made, ignore_index=True)
+        # What has come through saturated softmax is no theory, and no number.
+        rows.loc[rows["saturated"].astype(bool), SIZES] = np.nan
+        return rows
 
     def unlearned(self, where: Where) -> str:
         """Why a reference arm does not count, if it does not."""
