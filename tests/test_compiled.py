@@ -46,8 +46,9 @@ def both(tmp_path, changes=None, **over) -> tuple[Ran, Ran]:
     [
         ({"train.accumulate": 2, "data.pad_share": 0.3}, {}),
         ({"model.position": "rope"}, {"norm": "peri", "norm_type": "rmsnorm", "dtype": "fp64"}),
+        ({"model.attention": "plain"}, {}),
     ],
-    ids=["pre in parts", "peri with rope"],
+    ids=["pre in parts", "peri with rope", "plain attention"],
 )
 def test_lesson_03_compiled_and_eager_rows_agree_without_a_graph_break(
     tmp_path, counters, changes, over

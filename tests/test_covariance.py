@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from stability import kernels
+from stability import kernels, laws
 from stability.algebra import Norms
 from stability.branches import linear
-from stability.covariance import Cov, NoTheory, Tape, normed
+from stability.covariance import Cov, NoTheory, Tape, gaussian, normed
 from stability.placements import DeepNorm, NoNorm, Peri, Plain, Post, Pre
 
 WIDTH, GAIN = 1_000_000, 0.5
@@ -114,3 +114,43 @@ def test_the_first_order_in_width_is_that_of_a_linear_post_stack(sublayers):
     x.G = np.eye(1)
     tape.reverse()
     assert first.G[0, 0] == pytest.approx(total, rel=0.03 + (sublayers / width) ** 2 / 4)
+
+
+# How far a net of finite width strays ------------------------------------------------------------
+
+
+def test_one_token_without_norms_strays_as_the_closed_form_says():
+    x = Cov(Tape(width=256), np.eye(1))
+    x.strays = {}
+    for _ in range(24):
+        x = x + linear(GAIN, x)
+    assert x.spread == pytest.approx(laws.growth_spread(24, GAIN, 256), rel=1e-3)
+
+
+def test_a_norm_takes_away_what_the_mean_square_strays_and_an_unknown_branch_hides_it():
+    x = Cov(Tape(width=64), C)
+    x.strays = gaussian(x)
+    assert x.spread == pytest.approx(np.sqrt(2 * (C * C).mean() / 64) / 1.5)
+    assert (3.0 * x).spread == pytest.approx(x.spread)
+    assert normed(kernels.RMSNorm(64, 0.0), x).spread == 0
+    hidden = x + x.then(C, lambda G: G)
+    assert np.isnan(hidden.spread)
+    assert normed(kernels.RMSNorm(64, 0.0), hidden).spread == 0
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_the_mean_square_of_many_tokens_strays_as_in_draws(norms):
+    """Tokens that hardly correlate: here pairs that stray by chance make half of it."""
+    width, tokens, draws, sublayers = 48, 24, 600, 12
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((draws, tokens, width))
+    for _ in range(sublayers):
+        read = x / np.sqrt((x * x).mean(2, keepdims=True)) if norms else x
+        x = x + read @ rng.standard_normal((draws, width, width)) * np.sqrt(GAIN / width)
+    squares = (x * x).mean((1, 2))
+
+    y = Cov(Tape(width=width), np.eye(tokens))
+    y.strays = gaussian(y)
+    for _ in range(sublayers):
+        y = y + linear(GAIN, normed(kernels.RMSNorm(width, 0.0), y) if norms else y)
+    assert y.spread == pytest.approx(np.log(squares).std(), rel=0.1)

@@ -20,6 +20,7 @@ from stability.figures import (
     dynamic_range,
     gradient,
     gradient_map,
+    lines,
     loss,
     stability_map,
     style,
@@ -494,8 +495,14 @@ def test_zeros_are_shown_at_the_edge_of_a_log_axis(tmp_path: Path) -> None:
 
 def test_a_theory_is_drawn_dashed_through_the_points(sweep: Path) -> None:
     frame = numbers(sweep, variance)
-    bare, with_theory = variance.draw(frame), variance.draw(frame, theory=frame)
+    exact = frame.assign(low=frame["value"], high=frame["value"])
+    bare, with_theory = variance.draw(frame), variance.draw(frame, theory=exact)
     assert len(with_theory.axes[0].lines) == len(bare.axes[0].lines) + 4
+    assert lines.FINITE not in legend(with_theory)
+    wide = exact.assign(low=exact["value"] / 2, high=2 * exact["value"])
+    bounded = variance.draw(frame, theory=wide)
+    assert len(bounded.axes[0].lines) == len(bare.axes[0].lines) + 3 * 4
+    assert lines.FINITE in legend(bounded)
 
 
 def test_a_figure_can_be_drawn_from_its_csv(sweep: Path, tmp_path: Path) -> None:

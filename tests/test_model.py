@@ -15,7 +15,7 @@ from stability.config import DTYPES
 from stability.inits import RESIDUAL_ROLES, Weight
 from stability.model import GPT, IGNORED, draw, loss_sum
 from stability.schema import Key
-from stability.sublayers import rotary
+from stability.sublayers import Attention, rotary
 from tiny import composed, make_config, options
 
 VOCAB = 32
@@ -46,6 +46,7 @@ VARIANTS = [
     {"model.activation": "swiglu", "model.mlp_ratio": 2.5},
     {"model.position": "rope"},
     {"model.position": "none", "model.causal": False},
+    {"model.attention": "plain"},
     {"model.bias": False},
     {"model.tie_embeddings": False},
     {"model.sublayers": "linear", "norm": "post"},
@@ -107,6 +108,21 @@ def test_without_a_causal_mask_it_does():
     x = tokens()
     x[:, 5] = (x[:, 5] + 1) % VOCAB
     assert not torch.equal(model(x)[:, 0], model(tokens())[:, 0])
+
+
+def test_the_plain_kernel_keeps_the_gradient_where_softmax_saturates():
+    """Every row is one-hot, so that scores carry none and size changes nothing."""
+
+    def gradient(size: float) -> torch.Tensor:
+        shape = make_config({"model.attention": "plain"})["model"]
+        attention, x_BTD = Attention(shape), draw(1, "x", (2, 8, shape["width"]))
+        for i, (name, p) in enumerate(attention.named_parameters()):
+            nn.init.zeros_(p) if name.endswith("bias") else p.data.copy_(draw(i, name, p.shape))
+        x_BTD = (size * x_BTD).float().requires_grad_()
+        attention(x_BTD).sum().backward()
+        return x_BTD.grad
+
+    torch.testing.assert_close(gradient(1e4), gradient(1e15))
 
 
 def test_with_rope_scores_depend_on_the_distance_alone():

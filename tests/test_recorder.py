@@ -49,6 +49,7 @@ VARIANTS = [
     {"model.sublayers": "linear", "model.bias": False},
     {"model.sublayers": "mlp", "model.activation": "swiglu", "norm": "post"},
     {"model.position": "rope", "model.causal": False},
+    {"model.attention": "plain"},
     {"data.pad_share": 0.4},
 ]
 

@@ -143,6 +143,7 @@ def test_heads_do_not_matter_where_there_is_no_attention():
         ({}, {}, "data.path"),
         ({}, {"model.sublayers": "linear"}, "model.activation"),
         ({}, {"model.sublayers": "mlp"}, "model.heads"),
+        ({}, {"model.sublayers": "mlp"}, "model.attention"),
         ({}, {"train.optimizer": "sgd"}, "train.betas"),
         ({}, {}, "train.independent_weight_decay"),
     ],

@@ -99,6 +99,31 @@ def test_every_shape_of_the_model_is_predicted(changes):
     assert_close(config_of({"depth": 2} | changes), within=0.1)
 
 
+@pytest.mark.parametrize(
+    ("norm", "sublayers", "within"),
+    [("none", "linear", 0.1), ("pre", "linear", 0.1), ("peri", "attn_mlp", 0.25)],
+)
+def test_the_variance_of_single_nets_strays_as_far_as_is_said(norm, sublayers, within):
+    """Nets of one batch, over which only the weights vary; 0.05 of it is the 200 seeds' own."""
+    config = config_of({"model.width": 64, "model.sublayers": sublayers, "depth": 4}, norm=norm)
+    x_BT, y_BT = source(config).batch(0, 4, 16, 0)
+    frame = prediction.predict(config, x_BT, y_BT, 256).set_index(KEY)
+    ends = [measured({**config, "seed": seed}, x_BT, y_BT) for seed in range(200)]
+    for layer in (0, 3):
+        key = (layer, "mlp" if sublayers == "attn_mlp" else "linear", "resid_post", "act")
+        spread = np.log([end[key] for end in ends]).std()
+        assert frame["spread"][key] == pytest.approx(spread, rel=within)
+
+
+def test_how_far_a_net_strays_is_said_only_where_it_is_known():
+    x_BT, y_BT = source(config_of()).batch(0, 4, 16, 0)
+    for norm, known in {"pre": set(), "none": set(), "post": {0.0}, "deepnorm": {0.0}}.items():
+        frame = prediction.predict(config_of(norm=norm), x_BT, y_BT, 256)
+        ends = frame[(frame["site"] == "resid_post") & (frame["layer"] >= 0)]
+        assert set(ends.loc[ends["kind"] == "act", "spread"].dropna()) == known
+        assert frame.loc[frame["kind"] == "grad", "spread"].isna().all()
+
+
 def test_a_gradient_through_saturated_attention_is_marked():
     config = config_of({"depth": 12}, norm="none", init="kaiming")
     x_BT, y_BT = source(config).batch(0, 1, 16, 0)

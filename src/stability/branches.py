@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stability import kernels
-from stability.covariance import Cov
+from stability.covariance import Cov, gaussian, scaled, summed
 from stability.kernels import Matrix
 
 Turned = NDArray[np.complex128] | Matrix
@@ -19,7 +19,11 @@ Turned = NDArray[np.complex128] | Matrix
 
 def linear(gain: float, x: Cov) -> Cov:
     """W x with gain = fan_in * std^2, forward and, W being square, backward."""
-    return x.then(gain * x.C, lambda G: gain * G)
+    out = x.then(gain * x.C, lambda G: gain * G)
+    if x.strays is not None:
+        out.strays = scaled(gain, x.strays)
+        out.strays = summed(out.strays, gaussian(out))
+    return out
 
 
 def mlp(activation: str, gains: Mapping[str, float], x: Cov) -> Cov:

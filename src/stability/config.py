@@ -110,6 +110,11 @@ class Model:
     activation: str = knob("gelu", "the MLP's nonlinearity", one_of(*ACTIVATIONS))
     position: str = knob("learned", "how positions enter", one_of("learned", "rope", "none"))
     causal: bool = knob(True, "whether attention is causal", FLAG)
+    attention: str = knob(
+        "fused",
+        "kernel of attention: PyTorch's choice, or the one that forms scores and softmax",
+        one_of("fused", "plain"),
+    )
     bias: bool = knob(True, "biases in linear layers and norms", FLAG)
     tie_embeddings: bool = knob(True, "unembedding = embedding", FLAG)
     dropout: float = knob(0.0, "dropout of embedding, attention and branches", share())

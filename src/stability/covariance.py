@@ -5,14 +5,26 @@ left of x at infinite width is C_ij = E[x_i x_j], and of dLoss/dx the same, G_ij
 equations use: ``+`` of independent terms adds, ``a *`` multiplies by a^2, norms and sublayers are
 maps of C. Every operation leaves its adjoint on a tape; `Tape.reverse` plays them backwards, which
 turns the G of the output into the G of everything before it.
+
+A net of width d is one draw of weights, whose Gram matrix x_i x_j / d strays from C by 1/sqrt(d).
+How far is known of the embedding, of W x, of a norm's output and of sums of those: `Cov.strays`.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stability import kernels
 from stability.kernels import Adjoint, Matrix
+
+Strays = Mapping[int, NDArray[np.float64]]
+"""By the number of a draw of weights: its standard deviation of (mean square, x_i x_j / d), i != j.
+
+Draws are independent. Of x_i x_j / d the root mean square over pairs is kept: pairs of tokens stray
+each on their own, so that they do not move the mean, but they make what moves it larger.
+"""
 
 
 class NoTheory(Exception):
@@ -20,11 +32,22 @@ class NoTheory(Exception):
 
 
 class Tape:
-    """The operations done, and one stream of random numbers for those that sample."""
+    """The operations done, and one stream of random numbers for those that sample.
 
-    def __init__(self, seed: int = 0) -> None:
+    Args:
+        seed: of the random numbers.
+        width: features d of the stream.
+    """
+
+    def __init__(self, seed: int = 0, width: float = math.inf) -> None:
         self.steps: list[Callable[[], None]] = []
         self.rng = np.random.Generator(np.random.Philox(key=seed))
+        self.width, self.draws = width, 0
+
+    def draw(self, mean: float, pair: float) -> Strays:
+        """What one more draw of weights adds, as variances times the width."""
+        self.draws += 1
+        return {self.draws: np.sqrt(np.array([mean, pair]) / self.width)}
 
     def reverse(self) -> None:
         for step in reversed(self.steps):
@@ -46,6 +69,7 @@ class Cov:
         share: the share of the variance of each token that is the stem's.
         held: of a norm's output: a later norm has it as its stem.
         along: E(delta_i x_i)^2 / d where it is known; were delta isotropic, G_ii C_ii.
+        strays: of its Gram matrix at finite width; None where it is not known.
     """
 
     def __init__(
@@ -62,6 +86,19 @@ class Cov:
         self.stem: Cov | None = None
         self.share, self.along = np.zeros(len(C)), np.zeros(0)
         self.held = False
+        self.strays: Strays | None = None
+
+    @property
+    def spread(self) -> float:
+        """Relative standard deviation of the mean square over nets of this width, or NaN."""
+        if self.strays is None:
+            return math.nan
+        return math.hypot(*(mean for mean, _ in self.strays.values())) / self.square
+
+    @property
+    def square(self) -> float:
+        """Mean over tokens of C_ii."""
+        return float(np.diagonal(self.C).mean())
 
     def __add__(self, other: "Cov") -> "Cov":
         if self.terms & other.terms:
@@ -70,6 +107,11 @@ class Cov:
         out.stem = self.stem or other.stem
         of_stem = np.diagonal(self.C) * self.share + np.diagonal(other.C) * other.share
         out.share = _ratio(of_stem, np.diagonal(out.C))
+        if self.strays is not None and other.strays is not None:
+            # x f / d has mean 0, as the branch's weights are independent of the stream.
+            both = overlap(self, other)
+            cross = self.tape.draw(4 * both, 2 * self.square * other.square + 2 * both)
+            out.strays = summed(self.strays, other.strays, cross)
 
         def step() -> None:
             self.G = self.G + out.G
@@ -81,6 +123,7 @@ class Cov:
     def __rmul__(self, factor: float) -> "Cov":
         out = self.then(factor**2 * self.C, lambda G: factor**2 * G, factor * self.kept)
         out.stem, out.share = self.stem, self.share
+        out.strays = None if self.strays is None else scaled(factor**2, self.strays)
         return out
 
     __mul__ = __rmul__
@@ -94,6 +137,30 @@ class Cov:
 
         self.tape.steps.append(step)
         return out
+
+
+def gaussian(x: Cov) -> Strays:
+    """The draw of weights that makes every feature of x a normal vector of covariance C."""
+    both = overlap(x, x)
+    return x.tape.draw(2 * both, x.square**2 + both)
+
+
+def overlap(x: Cov, y: Cov) -> float:
+    """E of the product of both Gram matrices, mean over entries, at finite width."""
+    a, b = x.strays or {}, y.strays or {}
+    return float((x.C * y.C).mean() + sum(a[draw][1] * b[draw][1] for draw in a.keys() & b.keys()))
+
+
+def scaled(factor: float | Matrix, strays: Strays) -> Strays:
+    return {draw: factor * size for draw, size in strays.items()}
+
+
+def summed(*strays: Strays) -> Strays:
+    total: dict[int, NDArray[np.float64]] = {}
+    for each in strays:
+        for draw, size in each.items():
+            total[draw] = total.get(draw, np.zeros(2)) + size
+    return total
 
 
 def _ratio(part: Matrix, whole: Matrix) -> Matrix:
@@ -120,6 +187,8 @@ def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
     shrink = np.sqrt(_ratio(np.diagonal(K), np.diagonal(x.C)))
     out = x.then(K, lambda G: _first_order(kernel, out, x.share) * adjoint(G), shrink * x.kept)
     out.stem, out.share = out, np.ones(len(K))
+    # Its mean square does not stray, its directions do as before.
+    out.strays = scaled(np.array([0, 1 / x.square]), x.strays or {}) if x.square else {}
     if x.stem is not None:
         x.stem.held = True
     return out

@@ -25,7 +25,7 @@ from stability.prediction import predict
 from stability.recursion import Config, Tokens
 from stability.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
 
-VERSION = 5
+VERSION = 6
 """Part of every cache key: raise it when the numbers change."""
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]

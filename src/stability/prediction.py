@@ -4,7 +4,7 @@
 columns of the ``layers`` table, so that a figure can draw them through the measured points.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,10 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
     Returns:
         Rows (layer, sublayer, site, kind) with numel, var, rms, first_share, token_rms_median as in
         the ``layers`` table, l2 = rms sqrt(numel), the mean cosine between different tokens of a
-        sequence, and ``saturated``: a gradient that is not to be trusted, as it has come through
-        attention whose softmax picks single tokens (`Attention.saturates`).
+        sequence; ``spread``, the relative standard deviation of var over nets of this width, to
+        first order in 1/width, NaN where it is not derived (gradients; what attention or an MLP
+        adds, unless a norm follows); and ``saturated``: a gradient that is not to be trusted, as it
+        has come through attention whose softmax picks single tokens (`Attention.saturates`).
 
     Raises:
         NoTheory: the config is outside what the recursion covers.
@@ -37,13 +39,41 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
     joint = net.norm.args[0].joint
     found = groups(x_BT, y_BT, config["model"]["causal"], joint)
     runs = [net.run(batch, seed) for seed, batch in enumerate(found)]
+    together = _together(net, runs[0], x_BT, y_BT) if not joint else runs[0]
     rows: list[dict[str, Any]] = []
-    for sites in zip(*runs, strict=True):
-        rows += _rows(sites, found, x_BT.size)
+    for *sites, several in zip(*runs, together, strict=True):
+        rows += _rows(sites, found, x_BT.size, _spread(sites, several, x_BT))
     return pd.DataFrame(rows)
 
 
-def _rows(sites: tuple[Site, ...], batches: list[Batch], tokens: int) -> Iterator[dict[str, Any]]:
+def _together(net: Net, alone: list[Site], x_BT: Tokens, y_BT: Tokens) -> list[Site]:
+    """A run of several sequences at once, where it says more of `Cov.strays` than one of them."""
+    if len(x_BT) == 1 or not any(len(s.x.strays or ()) > 1 and s.x.spread > 0 for s in alone):
+        return alone
+    few = slice(2 if "attn" in net.names else None)  # attention costs the square of its tokens
+    return net.run(groups(x_BT[few], y_BT[few], net.model["causal"], joint=True)[0], seed=0)
+
+
+def _spread(sites: Sequence[Site], several: Site, x_BT: Tokens) -> float:
+    """Relative standard deviation of the mean square over all B sequences.
+
+    All share the weights: its square is r_1 / B + (1 - 1/B) c, where r_1 is that of one sequence
+    and c what two have in common. Of n sequences together it is r_n = r_1 / n + (1 - 1/n) c.
+    """
+    B, T = x_BT.shape
+    n, r_n = len(several.x.C) // T, several.x.spread**2
+    if n == B or r_n == 0:
+        return float(np.sqrt(r_n))
+    if n == 1 or len(sites[0].x.C) > T:
+        return np.nan
+    r_1 = float(np.mean([site.x.spread**2 for site in sites]))
+    common = (n * r_n - r_1) / (n - 1)
+    return float(np.sqrt(max(r_1 / B + (1 - 1 / B) * common, 0)))
+
+
+def _rows(
+    sites: Sequence[Site], batches: list[Batch], tokens: int, spread: float
+) -> Iterator[dict[str, Any]]:
     first = np.concatenate([b.position == 0 for b in batches])
     layer, sublayer, name = sites[0].key
     for kind in ("act", "grad"):
@@ -61,6 +91,7 @@ def _rows(sites: tuple[Site, ...], batches: list[Batch], tokens: int) -> Iterato
             "l2": np.sqrt(mean * numel),
             "first_share": square[first].sum() / square.sum() if mean > 0 else np.nan,
             "token_rms_median": np.median(np.sqrt(square)),
+            "spread": spread if kind == "act" else np.nan,
             "saturated": kind == "grad" and sites[0].saturated,
             "cosine": np.mean([_cosine(M, b) for M, b in zip(matrices, batches, strict=True)]),
         }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stability import construct, kernels
 from stability.algebra import Norms
 from stability.branches import Attention, linear, mlp, root
-from stability.covariance import Cov, NoTheory, Tape, normed
+from stability.covariance import Cov, NoTheory, Tape, gaussian, normed
 from stability.inits import Weight
 from stability.kernels import Matrix
 from stability.schema import EMBED_LAYER
@@ -102,7 +102,7 @@ class Net:
 
     def run(self, batch: Batch, seed: int) -> list[Site]:
         """Forward, top, and back: every site with its C and G. The seed is for sampled heads."""
-        tape = Tape(seed)
+        tape = Tape(seed, self.width)
         x = self._embed(tape, batch)
         sites = [Site(EMBED_LAYER, "embed", "resid_post", self.width, x)]
         for layer in range(self.depth):
@@ -116,7 +116,9 @@ class Net:
         same = np.equal.outer(batch.token, batch.token).astype(float)
         if self.model["position"] == "learned":
             same += np.equal.outer(batch.position, batch.position)
-        return Cov(tape, self.config["init"]["embed_std"] ** 2 * same, np.ones(len(same)))
+        x = Cov(tape, self.config["init"]["embed_std"] ** 2 * same, np.ones(len(same)))
+        x.strays = gaussian(x)
+        return x
 
     def _sublayer(self, x: Cov, layer: int, sublayer: str, batch: Batch, sites: list[Site]) -> Cov:
         placement = self.placement(layer, sublayer)

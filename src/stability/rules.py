@@ -114,7 +114,7 @@ def _inert_in_the_model(config: Mapping[str, Any]) -> dict[str, str]:
         if name not in config[group]["build"]:
             found[key] = f"{group}={config['choices'][group]} has no {name}"
     if model["sublayers"] != "attn_mlp":
-        for name in ("heads", "causal"):
+        for name in ("heads", "causal", "attention"):
             found[f"model.{name}"] = f"model.sublayers={model['sublayers']} has no attention"
     if model["sublayers"] == "linear":
         for name in ("mlp_ratio", "activation"):

@@ -6,12 +6,14 @@ each a matrix of its own. Nothing here is initialised: `stability.model.initiali
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability import stats
 from stability.norms import widen
@@ -142,6 +144,9 @@ def rotary(x_BHTK: Tensor) -> Tensor:
 class Attention(nn.Module):
     """softmax(q k^T / sqrt(K)) v, projected: multi-head self-attention. Source: arXiv:1706.03762.
 
+    A fused kernel computes the softmax again on the way back, from scores and their logarithmic
+    sum; the plain one keeps it. Where scores are huge only the plain one stays finite.
+
     Args:
         shape: the ``model`` node of a config.
     """
@@ -151,6 +156,7 @@ class Attention(nn.Module):
         width, bias = shape["width"], shape["bias"]
         self.heads, self.causal, self.dropout = shape["heads"], shape["causal"], shape["dropout"]
         self.rope = shape["position"] == "rope"
+        self.plain = shape["attention"] == "plain"
         self.q = Linear(width, width, bias)
         self.k = Linear(width, width, bias)
         self.v = Linear(width, width, bias)
@@ -166,9 +172,10 @@ class Attention(nn.Module):
             q_BHTK, k_BHTK = rotary(q_BHTK), rotary(k_BHTK)
         q_BHTK, k_BHTK = self.scores(q_BHTK, k_BHTK)
         p = self.dropout if self.training else 0.0
-        y_BHTK = F.scaled_dot_product_attention(
-            q_BHTK, k_BHTK, v_BHTK, dropout_p=p, is_causal=self.causal
-        )
+        with sdpa_kernel(SDPBackend.MATH) if self.plain else nullcontext():
+            y_BHTK = F.scaled_dot_product_attention(
+                q_BHTK, k_BHTK, v_BHTK, dropout_p=p, is_causal=self.causal
+            )
         branch_BTD = self.attn_out(y_BHTK.transpose(1, 2).flatten(-2))
         return F.dropout(branch_BTD, self.dropout, self.training)
 

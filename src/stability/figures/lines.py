@@ -27,7 +27,9 @@ MARKS = {
 }
 """Group id of a mark -> its name in the legend."""
 THEORY = "theory at infinite width"
+FINITE = "two standard deviations of it at this width"
 DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 2))}
+DOTTED: dict[str, Any] = DASHED | {"linewidth": 0.7, "linestyle": (0, (1, 1.5))}
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Lines:
         width: inches.
         without: axes that are no lines (the one on x).
         layers: x counts blocks passed; x = 0, the embedding, is a mark of its own.
-        theory: rows of the same axes, panel columns, ``x`` and ``value``, drawn dashed.
+        theory: rows of the same axes, panel columns, ``x`` and ``value``, drawn dashed, and between
+            ``low`` and ``high`` where they differ.
     """
 
     def __init__(
@@ -143,6 +146,8 @@ class Lines:
             for _, _, line in self.lines_of(part(self.theory, cell.facet | cell.where)):
                 line = line[line["x"] > 0] if self.layers else line
                 ax.plot(line["x"], line["value"], gid=THEORY, **DASHED)
+                for bound in ("low", "high") if (line["high"] > line["low"]).any() else ():
+                    ax.plot(line["x"], line[bound], gid=FINITE, **DOTTED)
 
     def _heads(self, cell: Cell, across: str) -> bool:
         """Titles and labels, in a grid at its edges; whether the panel shows a scale of its own."""
@@ -236,6 +241,8 @@ class Lines:
         ]  # fmt: skip
         if THEORY in used:
             row.append(Line2D([], [], label=THEORY, **DASHED))
+        if FINITE in used:
+            row.append(Line2D([], [], label=FINITE, **DOTTED))
         self.page.legends = [*key(self.frame, self.roles), row]
         if "when" in self.frame and self.frame["when"].nunique() == 1:
             self.page.notes.append(f"{str(self.frame['when'].iloc[0]).capitalize()}.")
