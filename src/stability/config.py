@@ -112,7 +112,7 @@ class Model:
     causal: bool = knob(True, "whether attention is causal", FLAG)
     attention: str = knob(
         "fused",
-        "kernel of attention: PyTorch's choice, or the one that forms scores and softmax",
+        "attention's kernel: PyTorch's choice, or one that forms scores and softmax, in >= fp32",
         one_of("fused", "plain"),
     )
     bias: bool = knob(True, "biases in linear layers and norms", FLAG)
