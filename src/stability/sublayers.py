@@ -145,8 +145,8 @@ class Attention(nn.Module):
     """softmax(q k^T / sqrt(K)) v, projected: multi-head self-attention. Source: arXiv:1706.03762.
 
     A fused kernel computes the softmax again on the way back, from scores and their logarithmic
-    sum: where scores are huge its gradient is rounding error. The plain one keeps the softmax, in at
-    least fp32, at the cost of T^2 numbers a head.
+    sum: where scores are huge its gradient is rounding error. The plain one keeps the softmax, in
+    at least fp32, at the cost of T^2 numbers a head.
 
     Args:
         shape: the ``model`` node of a config.
