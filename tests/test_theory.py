@@ -218,3 +218,27 @@ def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):
     assert "variance" in head
     assert row.split()[:5] == ["pre", "layernorm", "xavier", "2", "3"]
     assert theory.main(["check", str(sweep / "nothing")]) == 2
+
+
+def test_what_cannot_be_compared_says_why_and_keeps_no_other_row_back(tmp_path, capsys):
+    start = {"train.steps": 0}
+    cells = {
+        "compared": start,
+        "dropout": start | {"model.dropout": 0.1},
+        "no gradient": start | {"record.kinds": ["act"]},
+        "no stream": start | {"record.sites": ["scores"]},
+        "torn": start,
+    }
+    for name, changes in cells.items():
+        tiny.run(tiny.make_config(changes, depth=len(name)), tmp_path / "sweep" / name)
+    (tmp_path / "sweep" / "torn" / "run.json").write_text("{")
+    found = theory.errors(tmp_path).set_index("depth")
+    assert found.attrs["damaged"].keys() == {"torn"}
+    assert found.loc[len("dropout"), "remark"] == "no theory: model.dropout > 0"
+    for name in ("no gradient", "no stream"):
+        assert "resid_post" in found.loc[len(name), "remark"]
+    row = found.loc[len("compared")]
+    assert row["remark"] != row["remark"]  # nothing to remark
+    assert float(row["variance"]) >= 0  # of one seed: no error of its own, and no judgement
+    assert theory.main(["check", str(tmp_path)]) == 0
+    assert "left out torn" in capsys.readouterr().err
