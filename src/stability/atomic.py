@@ -54,16 +54,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         What the file holds.
     """
-    held: dict[str, Any] = _finite(content)
+    held: dict[str, Any] = finite(content)
     write_text(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
     return held
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value as JSON can hold it: a number that is not finite becomes null."""
     if isinstance(value, Mapping):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     if hasattr(value, "item"):  # a NumPy number
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from stability.config import GROUPS, KNOBS
 from stability.measures import measures, settings
 from stability.verdict import BadCriterion, bounds
 
@@ -118,18 +119,28 @@ def _checked(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Cl
 def claim(name: str, node: Mapping[str, Any], others: Mapping[str, Any]) -> Claim:
     """One claim from its node. Raises BadClaim."""
     if "like" in node:
-        node = {**others[node["like"]], "runs": name, **node}
+        node = {**_own(others[node["like"]]), "runs": name, **node}
     _refuse(node, {f.name for f in fields(Claim)} - {"name"}, name)
     node = {"runs": name, "parts": (), **node}
     found = Claim(name=name, **{**node, "parts": [part(p, name) for p in node["parts"]]})
     if sum(map(bool, (found.by_construction, found.not_measured, found.parts))) != 1:
         raise BadClaim(f"{name}: needs one of parts, by_construction, not_measured")
+    for key in ("statement", "source"):
+        if not isinstance(node[key], str) or not node[key].strip():
+            raise BadClaim(f"{name}: {key}={node[key]}: must be a text")
+    if not isinstance(found.together, bool):
+        raise BadClaim(f"{name}: together={found.together}: must be true or false")
     if found.law not in LAWS:
         raise BadClaim(f"{name}: law={found.law}: must be one of {', '.join(LAWS)}")
     titles = [p.name or p.tests[0].measure for p in found.parts]
     if twice := [t for t in titles if titles.count(t) > 1]:
         raise BadClaim(f"{name}: two parts are called {twice[0]}: give each a name of its own")
     return found
+
+
+def _own(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A claim as another experiment's runs are put to it: without parts on runs of a third one."""
+    return {**node, "parts": [part for part in node["parts"] if "runs" not in part]}
 
 
 def part(node: Mapping[str, Any], claim: str) -> Part:
@@ -145,10 +156,21 @@ def part(node: Mapping[str, Any], claim: str) -> Part:
     for name, legal in (("mean", ("arithmetic", "geometric")), ("at", ("init", "end", "all"))):
         if getattr(made, name) not in legal:
             raise BadClaim(f"{claim}: {name}={getattr(made, name)}: must be one of {legal}")
-    for name in made.each:
+    for name, values in made.each.items():
         if name not in settings(measures()[found[0].measure]):
             raise BadClaim(f"{claim}: {found[0].measure} has no setting {name}")
+        if not isinstance(values, list):
+            raise BadClaim(f"{claim}: each.{name}={values}: must be a list")
+    for name in _keys(made):
+        if not (name in GROUPS or name in KNOBS or ".build." in name):
+            raise BadClaim(f"{claim}: {name}: is no key of a config")
     return made
+
+
+def _keys(made: Part) -> list[str]:
+    """Config keys that a part names."""
+    chosen = [made.choose["axis"], *made.choose["where"]] if made.choose else []
+    return [*made.where, *made.over, *(made.reference or {}), *chosen]
 
 
 def _test(node: Mapping[str, Any], claim: str) -> Test:

@@ -6,6 +6,7 @@ its experiment's file, so that a changed criterion needs no new runs. Needs neit
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from stability.figures import forest
 from stability.figures.select import CannotFill
 from stability.figures.style import styled
 from stability.index import Unreadable, sweeps
-from stability.verdict import BadCriterion
+from stability.verdict import NOT_MEASURED, BadCriterion
 from stability.witness import Sweep
 
 WIDE = 200
@@ -35,9 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDE
-    for folder in args.config_dir:
-        construct.trust(folder)
     try:
+        for folder in args.config_dir:
+            if not folder.is_dir():
+                raise BadClaim(f"--config-dir {folder}: is no folder")
+            construct.trust(folder)
         known = choices.experiments(args.config_dir)
         wanted = _wanted(claimed.read(known), args.claims, args.law)
         if args.report:
@@ -65,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"stability.claims: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"stability.claims: {where}{error.strerror}", file=sys.stderr)
         return 2
     return 0
 
@@ -104,14 +108,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _wanted(known: Sequence[Claim], names: str | None, law: str | None) -> list[Claim]:
-    found = [c for c in known if law in (None, c.law)]
     if names is None:
-        return found
-    by_name = {c.name: c for c in found}
-    asked = names.replace("-", "_").split(",")
+        return [c for c in known if law in (None, c.law)]
+    by_name = {c.id: c for c in known}
+    asked = names.replace("_", "-").split(",")
     for name in asked:
         if name not in by_name:
             raise BadClaim(f"--claims {name}: must be one of {', '.join(by_name)}")
+        if law not in (None, by_name[name].law):
+            raise BadClaim(f"--claims {name}: is a law of {by_name[name].law}, not --law {law}")
     return [by_name[name] for name in asked]
 
 
@@ -158,7 +163,7 @@ def _fill_pages(results: Sequence[Result], known: dict[str, Path]) -> None:
         page = known[result.claim.name].with_suffix(".md")
         if page.exists():
             text = page.read_text(encoding="utf-8")
-            page.write_text(ledger.fill(text, ledger.section(result)), encoding="utf-8")
+            atomic.write_text(page, ledger.fill(text, ledger.section(result)))
 
 
 def _place_in(page: Path) -> str:
@@ -171,10 +176,9 @@ def _place_in(page: Path) -> str:
 
 def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> None:
     """Fill a page, its figures in a folder of its name beside it."""
-    pages = {
-        r.claim.name: os.path.relpath(known[r.claim.name].with_suffix(".md"), page.parent)
-        for r in results
-    }
+    _refuse_losses(results, page)
+    own = {r.claim.name: known[r.claim.name].with_suffix(".md") for r in results}
+    pages = {n: os.path.relpath(file, page.parent) for n, file in own.items() if file.exists()}
     drawn = {}
     for result in results:
         with suppress(CannotFill):
@@ -185,7 +189,15 @@ def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> No
                 figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
             drawn[result.claim.id] = f"{file.parent.name}/{file.name}"
     text = ledger.fill(_place_in(page), ledger.report(results, drawn, pages))
-    page.write_text(text, encoding="utf-8")
+    atomic.write_text(page, text)
+
+
+def _refuse_losses(results: Sequence[Result], page: Path) -> None:
+    """Refuse to replace a page that holds verdicts of which these results know nothing."""
+    held = re.findall(r"^### (\S+)\n.*?^\*\*(.+?)\*\*", _place_in(page), re.MULTILINE | re.DOTALL)
+    have = {r.claim.id for r in results if r.verdict != NOT_MEASURED}
+    if lost := [name for name, verdict in held if verdict != NOT_MEASURED and name not in have]:
+        raise BadClaim(f"--report {page}: holds verdicts that would be lost: {', '.join(lost)}")
 
 
 if __name__ == "__main__":

@@ -91,14 +91,15 @@ class Cov:
     @property
     def spread(self) -> float:
         """Relative standard deviation of the mean square over nets of this width, or NaN."""
-        if self.strays is None:
+        if self.strays is None or not self.square > 0:
             return math.nan
-        return math.hypot(*(mean for mean, _ in self.strays.values())) / self.square
+        spread = np.linalg.norm([mean for mean, _ in self.strays.values()]) / self.square
+        return float(spread) if np.isfinite(spread) else math.nan
 
     @property
-    def square(self) -> float:
-        """Mean over tokens of C_ii."""
-        return float(np.diagonal(self.C).mean())
+    def square(self) -> np.float64:
+        """Mean over tokens of C_ii. NumPy's, which overflows to infinity and not to an error."""
+        return np.float64(np.diagonal(self.C).mean())
 
     def __add__(self, other: "Cov") -> "Cov":
         if self.terms & other.terms:
@@ -145,10 +146,11 @@ def gaussian(x: Cov) -> Strays:
     return x.tape.draw(2 * both, x.square**2 + both)
 
 
-def overlap(x: Cov, y: Cov) -> float:
+def overlap(x: Cov, y: Cov) -> np.float64:
     """E of the product of both Gram matrices, mean over entries, at finite width."""
     a, b = x.strays or {}, y.strays or {}
-    return float((x.C * y.C).mean() + sum(a[draw][1] * b[draw][1] for draw in a.keys() & b.keys()))
+    strayed = sum(a[draw][1] * b[draw][1] for draw in a.keys() & b.keys())
+    return np.float64((x.C * y.C).mean() + strayed)
 
 
 def scaled(factor: float | Matrix, strays: Strays) -> Strays:

@@ -10,8 +10,16 @@ from typing import Any
 
 from rich.table import Table
 
+from stability import atomic
 from stability.evidence import Finding, Result
-from stability.verdict import BY_CONSTRUCTION, CONDITIONAL, FAILS, HOLDS
+from stability.verdict import (
+    BY_CONSTRUCTION,
+    CONDITIONAL,
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    NOT_MEASURED,
+)
 from stability.witness import FIGURES
 
 COLUMNS = ("claim", "setting", "measured", "criterion", "theory", "seeds", "verdict", "figure")
@@ -55,10 +63,14 @@ def rows(result: Result) -> list[dict[str, str]]:
 
 
 def console(results: Sequence[Result]) -> Table:
-    """Every finding; a claim's own verdict stands in its first line."""
+    """Every finding; a claim's own verdict stands in its first line, its need of runs beside it."""
     table = Table(*COLUMNS[:-1], expand=False)
     for result in results:
         head = f"[bold]{result.claim.id}[/]"
+        if result.findings and all(f.absent for f in result.findings):
+            why = "; ".join(dict.fromkeys(f.reason for f in result.findings))
+            table.add_row(head, "", why, "", "", "", "[dim]not measured[/]", end_section=True)
+            continue
         whole = f"[{STYLES.get(result.verdict, 'dim')}]{result.verdict}[/]"
         table.add_row(head, "", "", "", "", "", whole, end_section=not result.findings)
         for i, row in enumerate(rows(result) if result.findings else ()):
@@ -98,21 +110,54 @@ def report(
     Args:
         results: what was found.
         drawn: claim -> path of its figure from the page.
-        pages: experiment -> path of its own page from the page.
+        pages: experiment -> path of its own page from the page, where it has one.
     """
-    lines = [*_line(("claim", "what it says", "verdict")), *_rule(3)]
+    lines = [*_line(("claim", "what it says", "judged by", "verdict")), *_rule(4)]
     for r in results:
         link = f"[{r.claim.id}](#{r.claim.id})"
-        lines += _line((link, _sentence(r.claim.statement), f"**{r.verdict}**"))
+        lines += _line((link, _sentence(r.claim.statement), _judged_by(r), f"**{r.verdict}**"))
     for r in results:
         name = r.claim.id
-        page = f"[experiments/{r.claim.name}.md]({pages[r.claim.name]})"
-        reason = f": {r.reason}" if r.reason else ""
-        lines += ["", f"### {name}", "", _sentence(r.claim.statement), ""]
-        lines += [f"**{r.verdict}**{reason}. Derivation, command and all numbers: {page}."]
+        lines += ["", f"### {name}", "", _sentence(r.claim.statement), "", f"**{r.verdict}**"]
+        lines += ["", *points] if (points := _where(r)) else []
+        if r.claim.name in pages:
+            page = f"[experiments/{r.claim.name}.md]({pages[r.claim.name]})"
+            lines += ["", f"Derivation, command and all numbers: {page}."]
         if name in drawn:
             lines += ["", f"![{name}: what was measured, and the criterion]({drawn[name]})"]
     return lines
+
+
+def _judged_by(result: Result) -> str:
+    """What a verdict rests on, which may be narrower than the statement: parts and criteria."""
+    if result.verdict == BY_CONSTRUCTION:
+        return "a test"
+    judged = {f.part: f.criterion for f in result.findings if f.criterion}
+    return "; ".join(": ".join(filter(None, pair)) for pair in judged.items())
+
+
+def _where(result: Result) -> list[str]:
+    """Which parts hold and which do not, a line for each verdict; settings by name if few."""
+    counted = [f for f in result.findings if f.criterion]
+    if result.claim.together or not counted or result.verdict == NOT_MEASURED:
+        return [f"- {result.reason}"] if result.reason else []
+    lines = []
+    for verdict in (HOLDS, FAILS, INCONCLUSIVE, NOT_MEASURED):
+        parts = dict.fromkeys(f.part for f in counted if f.verdict == verdict)
+        if parts:
+            some = [_settings(part, verdict, counted) for part in parts]
+            lines.append(f"- {verdict}: {'; '.join(some)}")
+    return lines if len(lines) > 1 else []
+
+
+def _settings(part: str, verdict: str, counted: Sequence[Finding]) -> str:
+    """A part and those of its settings that have this verdict."""
+    of = [f.setting for f in counted if f.part == part]
+    mine = [f.setting for f in counted if f.part == part and f.verdict == verdict]
+    if mine == of:
+        return part + (f" (all {len(of)} settings)" if len(of) > 1 else "")
+    few = ", or ".join(mine) if len(mine) <= 4 else f"{len(mine)} of {len(of)} settings"
+    return f"{part} ({few})"
 
 
 def _sentence(text: str) -> str:
@@ -146,12 +191,11 @@ def write(results: Sequence[Result], out: Path) -> list[Path]:
         }
         for r in results
     ]
-    texts = {"md": markdown(results), "csv": table.getvalue(), "json": json.dumps(facts, indent=1)}
+    json_text = json.dumps(atomic.finite(facts), indent=1, allow_nan=False)
+    texts = {"md": markdown(results), "csv": table.getvalue(), "json": json_text}
     out.mkdir(parents=True, exist_ok=True)
     for form, text in texts.items():
-        hidden = out / f".claims.{form}"
-        hidden.write_text(text, encoding="utf-8")
-        hidden.replace(out / f"claims.{form}")
+        atomic.write_text(out / f"claims.{form}", text)
     return [out / f"claims.{form}" for form in texts]
 
 

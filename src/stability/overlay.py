@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -17,9 +15,10 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from stability import atomic, construct, token_prediction
+from stability import atomic, token_prediction
 from stability.config import ConfigError
 from stability.covariance import NoTheory
+from stability.crew import crew
 from stability.index import LOADER
 from stability.prediction import predict
 from stability.recursion import Config, Tokens
@@ -96,8 +95,12 @@ def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.D
             frame = make(began.config, began.x_BT, began.y_BT, began.vocab)
     except np.linalg.LinAlgError as error:  # a ValueError
         raise NoTheory("its variances exceed fp64") from error
-    except (ConfigError, KeyError, ValueError) as error:
+    except (ConfigError, ValueError) as error:
         raise NoTheory(str(error)) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        # Its files were changed by hand: a width that is no number, a token beyond the vocabulary.
+        why = f"{type(error).__name__}: {error}"
+        raise NoTheory(f"its config and its batch make no net ({why})") from error
     if file:
         with suppress(OSError):  # another user's sweep may be read-only, and this is only a cache
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -176,15 +179,9 @@ def _results(
     left = {key: folder for key, folder in unique.items() if key not in kept}
     if not left:
         return
-    # Matrices this small are slower with more threads than one.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    start_method = get_context("spawn")
-    with ProcessPoolExecutor(None, start_method, construct.allow, tuple(allow)) as pool:
-        try:
-            pending = {pool.submit(_try, folder, cache, table): key for key, folder in left.items()}
-            yield from ((pending[done], done.result()) for done in as_completed(pending))
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with crew(allow) as pool:
+        pending = {pool.submit(_try, folder, cache, table): key for key, folder in left.items()}
+        yield from ((pending[done], done.result()) for done in as_completed(pending))
 
 
 def _try(folder: Path, cache: Path, table: str) -> pd.DataFrame | NoTheory:

@@ -4,6 +4,7 @@
 columns of the ``layers`` table, so that a figure can draw them through the measured points.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,8 +12,12 @@ import numpy as np
 import pandas as pd
 
 from stability import kernels
+from stability.covariance import Cov
 from stability.kernels import Matrix
-from stability.recursion import Batch, Config, Net, Site, Tokens, groups
+from stability.recursion import MOST_TOKENS, Batch, Config, Net, Site, Tokens, groups
+
+PAIRED_TOKENS = 256
+"""Tokens of a batch whose sequences run together through attention."""
 
 
 def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFrame:
@@ -42,33 +47,26 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
     together = _together(net, runs[0], x_BT, y_BT) if not joint else runs[0]
     rows: list[dict[str, Any]] = []
     for *sites, several in zip(*runs, together, strict=True):
-        rows += _rows(sites, found, x_BT.size, _spread(sites, several, x_BT))
+        rows += _rows(sites, found, x_BT.size, _spread(several.x, x_BT.size))
     return pd.DataFrame(rows)
 
 
 def _together(net: Net, alone: list[Site], x_BT: Tokens, y_BT: Tokens) -> list[Site]:
-    """A run of several sequences at once, where it says more of `Cov.strays` than one of them."""
-    if len(x_BT) == 1 or not any(len(s.x.strays or ()) > 1 and s.x.spread > 0 for s in alone):
-        return alone
-    few = slice(2 if "attn" in net.names else None)  # attention costs the square of its tokens
-    return net.run(groups(x_BT[few], y_BT[few], net.model["causal"], joint=True)[0], seed=0)
+    """A run of all sequences at once, where it says more of `Cov.strays` than one of them.
 
-
-def _spread(sites: Sequence[Site], several: Site, x_BT: Tokens) -> float:
-    """Relative standard deviation of the mean square over all B sequences.
-
-    All share the weights: its square is r_1 / B + (1 - 1/B) c, where r_1 is that of one sequence
-    and c what two have in common. Of n sequences together it is r_n = r_1 / n + (1 - 1/n) c.
+    All share the weights, so that what they stray by is not independent. With attention, whose cost
+    grows with the third power of the tokens, only batches of `PAIRED_TOKENS` are run so.
     """
-    B, T = x_BT.shape
-    n, r_n = len(several.x.C) // T, several.x.spread**2
-    if n == B or r_n == 0:
-        return float(np.sqrt(r_n))
-    if n == 1 or len(sites[0].x.C) > T:
-        return np.nan
-    r_1 = float(np.mean([site.x.spread**2 for site in sites]))
-    common = (n * r_n - r_1) / (n - 1)
-    return float(np.sqrt(max(r_1 / B + (1 - 1 / B) * common, 0)))
+    known = any(len(site.x.strays or ()) > 1 and site.x.spread > 0 for site in alone)
+    most = PAIRED_TOKENS if "attn" in net.names else MOST_TOKENS
+    if len(x_BT) == 1 or not known or x_BT.size > most:
+        return alone
+    return net.run(groups(x_BT, y_BT, net.model["causal"], joint=True)[0], seed=0)
+
+
+def _spread(x: Cov, tokens: int) -> float:
+    """Relative standard deviation of the mean square of all tokens, if these are all, or none."""
+    return x.spread if len(x.C) == tokens or x.spread == 0 else math.nan
 
 
 def _rows(

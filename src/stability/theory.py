@@ -8,34 +8,39 @@ within 1.5%, gradient norms within 2.5%, median tokens within 2.2%, half or more
 own error. The median of expected squares lies 2% above that of realised ones at the head. At depth
 96 Post-LN's gradient with a large init has a distribution too broad for 20 seeds (33 +- 30%).
 Without norms and with a large init, softmax saturates after some blocks: variances to 9 +- 9%, and
-gradients that have come through there are not predicted (column ``saturated``).
+gradients that have come through there are not predicted (``saturated``).
 """
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
-import yaml
 from rich.console import Console
 from rich.progress import Progress
 
 from stability import quiet, table
 from stability.covariance import NoTheory
-from stability.index import LOADER, Unreadable, index, sweeps
+from stability.crew import crew
+from stability.frames import varying
+from stability.index import Unreadable, index, sweeps
 from stability.kernels import Matrix
 from stability.overlay import overlay
-from stability.schema import CONFIG_FILE, FINISHED
+from stability.schema import FINISHED, RUN_FILE
 
+LEGEND = """\
+Percent, median over the outputs of the sublayers, +- a standard error over seeds.
+off: beyond 2% (gradients 3%) and two errors. saturated: softmax picks single tokens, and what comes
+through there is not predicted. See experiments/theory_check.md."""
+ASIDE = ("record.", "train.", "sweep")
+"""What may differ between configs of one theory."""
 PLACE = ["layer", "sublayer"]
 Pair = tuple[Matrix, Matrix, bool]
 """Measured and predicted mean squares of one run, and whether its softmax saturates."""
@@ -51,47 +56,68 @@ Track = Callable[[Iterable[Any], int], Iterable[Any]]
 def errors(path: Path, track: Track = lambda results, _: results) -> pd.DataFrame:
     """How far theory and measurement lie apart over the outputs of the sublayers, in percent.
 
-    One row per config, its finished seeds averaged. Of the variance, of the gradient's norm over
-    all tokens and of the median token's: the median over sublayers of the absolute error of the
-    mean square (halved for a norm), and the median of its standard error over seeds, each seed
-    having a theory of its own tokens. `off`: more than 2% (3% for gradients) and 2 errors.
-    ``remark`` says why a config has no errors. ``attrs["damaged"]`` names the runs that cannot be
-    read, and why.
+    One row per config, its finished seeds averaged, with the keys in which the configs differ. Of
+    the variance, of the gradient's norm over all tokens and of the median token's: the median over
+    sublayers of the absolute error of the mean square (halved for a norm), and the median of its
+    standard error over seeds, each seed having a theory of its own tokens. `off`: more than 2% (3%
+    for gradients) and 2 errors; of one seed there is no error, and no judgement. ``remark`` says
+    which runs were left out, and why; ``attrs["damaged"]`` names those that cannot be read at all.
 
     Raises:
         Unreadable: nothing there, or no run of a sweep can be read.
     """
-    cells: dict[str, list[Path]] = {}
-    damaged: dict[str, str] = {}
-    for sweep, folders in sweeps(path).items():
-        runs = index(sweep, folders)
-        damaged |= runs.attrs["damaged"]
-        finished = set(runs.loc[runs["status"].isin(FINISHED), "folder"])
-        for folder in (f for f in folders if f.name in finished):
-            config = yaml.load((folder / CONFIG_FILE).read_text(), LOADER)
-            cell = json.dumps({**config, "seed": None}, sort_keys=True)
-            cells.setdefault(cell, []).append(folder)
-    # Matrices this small are slower with more threads than one; processes share the work instead.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        pending = [(text, pool.submit(_pair, f)) for text, cell in cells.items() for f in cell]
-        pairs: dict[str, list[Pair | NoTheory]] = {text: [] for text in cells}
-        for text, future in track(pending, len(pending)):
-            pairs[text].append(future.result())
-    rows = pd.DataFrame([_row(json.loads(text), found) for text, found in pairs.items()])
+    found, damaged = _indices(path)
+    runs = pd.concat([frame for frame, _ in found], ignore_index=True)
+    axes = [a for a in varying(runs) if not a.startswith((*ASIDE, "seed"))]
+    axes = list(dict.fromkeys(["norm", "norm_type", "init", "depth", *axes]))
+    cells: dict[str, tuple[dict[str, Any], dict[str, Path]]] = {}
+    for frame, place in found:
+        for _, run in frame[frame["status"].isin(FINISHED)].iterrows():
+            row = {axis.rpartition(".")[2]: run[axis] for axis in axes}
+            folder = place[run["folder"]]
+            # By the run's hash, so that a copy of a run is not one more seed.
+            cells.setdefault(_cell(folder, run["run"]), (row, {}))[1][run["run"]] = folder
+    with crew() as pool:
+        pending = [(c, pool.submit(_pair, f)) for c, (_, fs) in cells.items() for f in fs.values()]
+        pairs: dict[str, list[Pair | NoTheory]] = {cell: [] for cell in cells}
+        for cell, future in track(pending, len(pending)):
+            pairs[cell].append(future.result())
+    rows = pd.DataFrame([cells[cell][0] | _errors(those) for cell, those in pairs.items()])
     if "remark" in rows:
         rows = rows[[name for name in rows if name != "remark"] + ["remark"]]
     rows.attrs["damaged"] = damaged
     return rows
 
 
-def _row(config: Mapping[str, Any], pairs: Sequence[Pair | NoTheory]) -> dict[str, Any]:
-    row = {name: config.get("choices", {}).get(name) for name in ("norm", "norm_type", "init")}
-    row |= {"depth": config["depth"], "seeds": len(pairs)}
-    reasons = [str(pair) for pair in pairs if isinstance(pair, NoTheory)]
-    if reasons:
-        return row | {"remark": f"no theory: {reasons[0]}"}
-    return row | _error([pair for pair in pairs if not isinstance(pair, NoTheory)])
+def _indices(path: Path) -> tuple[list[tuple[pd.DataFrame, dict[str, Path]]], dict[str, str]]:
+    """The runs of each sweep and their folders by name; which cannot be read, and why."""
+    found, damaged = [], {}
+    for sweep, folders in sweeps(path).items():
+        try:
+            frame = index(sweep, folders)
+        except Unreadable as error:
+            damaged[sweep.name] = str(error)
+            continue
+        damaged |= frame.attrs["damaged"]
+        found.append((frame, {folder.name: folder for folder in folders}))
+    if not found:
+        raise Unreadable(next(iter(damaged.values())))
+    return found, damaged
+
+
+def _cell(folder: Path, run: str) -> str:
+    """What a run shares with those that differ in their seed alone."""
+    state = json.loads((folder / RUN_FILE).read_text())
+    what = state.get("identity", {"run": run})  # a foreign model has none
+    return json.dumps({**what, "seed": None}, sort_keys=True)
+
+
+def _errors(pairs: Sequence[Pair | NoTheory]) -> dict[str, Any]:
+    good = [pair for pair in pairs if not isinstance(pair, NoTheory)]
+    row: dict[str, Any] = {"seeds": len(pairs)} | (_error(good) if good else {})
+    reasons = Counter(str(pair) for pair in pairs if isinstance(pair, NoTheory))
+    said = [f"{n} of {len(pairs)} without theory: {reason}" for reason, n in reasons.items()]
+    return row | ({"remark": "; ".join(said)} if said else {})
 
 
 def _error(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -110,7 +136,9 @@ def _error(pairs: Sequence[Pair]) -> dict[str, Any]:
         size, se = percent * np.median(np.abs(error[:, k])), percent * np.median(spread[:, k])
         known = f"{_short(size)} +- {_short(se)}" if n > 1 else _short(size)
         row[name] = known + (" off" if size > aim + 2 * se else "")
-    return row | {"saturated": "yes" if saturated.any() else ""}
+    if saturated.any():
+        row |= dict.fromkeys((name for name, *_ in AIMS[1:]), "saturated")
+    return row
 
 
 def _short(percent: float) -> str:
@@ -159,6 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, why in found.attrs["damaged"].items():
             print(f"stability.theory: left out {name}: {why}", file=sys.stderr)
         print(found.to_string(index=False, na_rep="") if len(found) else "no finished run")
+        print(f"\n{LEGEND}")
     except Unreadable as error:
         print(f"stability.theory: {error}", file=sys.stderr)
         return 2

@@ -4,6 +4,7 @@ No figure of a sweep's tables but of `stability.evidence`, for the page of verdi
 the findings of one measure and one criterion, a line each.
 """
 
+import inspect
 import math
 import textwrap
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from matplotlib.patches import Patch
 from stability.evidence import Finding
 from stability.figures import style
 from stability.figures.select import CannotFill
+from stability.measures import measures
 from stability.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED
 
 LOOKS = {
@@ -27,7 +29,7 @@ LOOKS = {
     INCONCLUSIVE: ("D", style.COLOURS[4]),
     REPORTED: ("s", style.GREY),
 }
-LINE, HEAD = 0.17, 0.62
+LINE, HEAD = 0.17, 0.75
 """Inches of a finding, and of a panel's axis and label."""
 
 
@@ -99,8 +101,14 @@ def _panel(ax: Axes, group: Sequence[Finding], labels: Sequence[str]) -> None:
     ax.grid(axis="y", visible=False)
     if len({f.part for f in group}) == 1 and any(f.setting for f in group):
         ax.set_title(group[0].part, pad=3)
-    criterion = f" (criterion: {group[0].criterion})" if group[0].criterion else ""
-    ax.set_xlabel(group[0].measure.replace("_", " ") + criterion)
+    ax.set_xlabel(_meaning(group[0]))
+
+
+def _meaning(finding: Finding) -> str:
+    """What the number is, in its measure's own words, and what is asked of it."""
+    what = (inspect.getdoc(measures()[finding.measure]) or "").partition("\n")[0].rstrip(".")
+    asked = f"criterion: {finding.criterion}" if finding.criterion else "no criterion: reported"
+    return f"{textwrap.fill(what, 100)}\n{asked}"
 
 
 def _mark(ax: Axes, y: float, finding: Finding) -> None:

@@ -279,7 +279,7 @@ def _arrange(width: float, side: int, groups: int, shared: bool) -> tuple[int, b
         return side, True, False
     if 1 < groups <= narrow:
         return groups, True, True
-    return (most if side % most == 0 or side % 3 else 3), False, False
+    return (3 if most > 3 and side % most and side % 3 == 0 else most), False, False
 
 
 def _embedding(ax: Axes, point: pd.DataFrame, looks: dict[str, Any]) -> None:

@@ -66,7 +66,8 @@ def blocks_after_score_overflow(layers: Rows, runs: Rows) -> float:
 def overflows_first(runs: Rows, first: str, others: list[str]) -> float:
     """1 if the run of one dtype is non-finite earlier than those of the others, else 0.
 
-    Earlier: at an earlier step, or in the same step at an earlier place in the forward pass.
+    Earlier: at an earlier step, or in the same step at an earlier place in the order of execution:
+    weights as the step found them, forward, backward, update.
     """
     moments = {str(r["dtype"]): _moment(r) for _, r in runs.iterrows()}
     if absent := [name for name in (first, *others) if name not in moments]:
@@ -96,10 +97,10 @@ def first_bad_step(runs: Rows) -> float:
 def _moment(run: pd.Series) -> tuple[float, ...]:
     if "first_bad.step" not in run or pd.isna(run["first_bad.step"]):
         return (math.inf,)
-    backward = run["first_bad.kind"] != "act"
-    layer = float(run["first_bad.layer"])
-    place = SUBLAYERS.index(str(run["first_bad.sublayer"]))
-    return (float(run["first_bad.step"]), float(backward), -layer if backward else layer, place)
+    phase = {"weight": 0, "act": 1, "grad": 2, "weight_grad": 2, "update": 3}[run["first_bad.kind"]]
+    way = -1 if phase == 2 else 1
+    layer, place = float(run["first_bad.layer"]), SUBLAYERS.index(str(run["first_bad.sublayer"]))
+    return (float(run["first_bad.step"]), phase, way * layer, way * place)
 
 
 def lost_share(layers: Rows) -> float:
