@@ -13,7 +13,7 @@ import yaml
 
 from evidence_frames import EXPONENTIAL, LINEAR, NOISE, ROOT, noisy, write_sweep
 from stability import choices, claimed, claims, ledger, measures, verdict, witness
-from stability.evidence import Finding, evaluate
+from stability.evidence import Finding, Result, evaluate
 from stability.figures import forest
 from stability.figures.select import CannotFill
 from stability.verdict import (
@@ -325,11 +325,27 @@ def test_a_criterion_that_says_nothing_is_refused(criterion):
         ({"nope": 1}, "unknown key nope"),
         ({"mean": "harmonic"}, "mean=harmonic"),
         ({"each": {"nope": [1]}}, "has no setting nope"),
+        ({"each": {"token": "all"}}, "each.token=all: must be a list"),
+        ({"where": {"model.wdth": 64}}, "model.wdth: is no key of a config"),
+        ({"over": ["dpth"]}, "dpth: is no key of a config"),
     ],
 )
 def test_a_part_that_is_written_wrongly_is_refused(change, message):
     with pytest.raises(claimed.BadClaim, match=message):
         claim({**EXPONENT, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"statement": None}, "statement=None: must be a text"),
+        ({"source": 3}, "source=3: must be a text"),
+        ({"together": "no"}, "together=no: must be true or false"),
+    ],
+)
+def test_a_claim_that_is_written_wrongly_is_refused_before_anything_is_evaluated(change, message):
+    with pytest.raises(claimed.BadClaim, match=message):
+        claim(EXPONENT, **change)
 
 
 # -- the experiments and the command ---------------------------------------------------------------
@@ -414,6 +430,69 @@ def test_a_report_keeps_the_prose_and_shows_each_claim_with_its_figure(tmp_path,
     assert page.read_text() == "no place for it" and "--report" in capsys.readouterr().err
 
 
+def test_a_report_is_not_replaced_by_one_that_knows_less(tmp_path, capsys):
+    write_sweep(tmp_path / "out", "pre_forward_linear", LINEAR)
+    page, out = tmp_path / "page.md", str(tmp_path / "out")
+    page.write_text(f"{ledger.START}\n{ledger.END}\n")
+    asked = ["--no-theory", "--report", str(page)]
+    assert claims.main([out, "--claims", "pre-forward-linear,two-residual-adds", *asked]) == 0
+    before = page.read_text().replace("**not measured**", "**holds**")
+    page.write_text(before)
+    write_sweep(tmp_path / "empty", "another", LINEAR)
+    for words in ([out, "--claims", "two-residual-adds"], [str(tmp_path / "empty")]):
+        assert claims.main([*words, *asked]) == 2
+        assert "would be lost: pre-forward-linear" in capsys.readouterr().err
+        assert page.read_text() == before
+    page.write_text(before.replace("**holds**", "**not measured**"))
+    assert claims.main([out, *asked]) == 0
+    assert page.read_text().count("### ") > before.count("### ")
+
+
+def test_a_page_links_only_pages_that_there_are(tmp_path):
+    result = Result(
+        claimed.claim("q", {"statement": "s", "source": "s", "by_construction": "t"}, {}),
+        BY_CONSTRUCTION,
+        "t",
+    )
+    assert "experiments/q.md" not in "\n".join(ledger.report([result], {}, {}))
+    assert "experiments/q.md" in "\n".join(ledger.report([result], {}, {"q": "q.md"}))
+
+
+def test_a_report_says_what_a_verdict_rests_on_and_counts_settings():
+    base = Finding("q", "GPT", "", "last_ratio", ">= 1", HOLDS, 1.0)
+    found = [replace(base, setting=f"depth={L}") for L in range(6)]
+    found += [replace(base, setting="depth=9", verdict=FAILS)]
+    found += [replace(base, part="linear branch", criterion="0 to 1")]
+    node = {"statement": "s", "source": "s", "parts": [{**EXPONENT, "name": "GPT"}]}
+    result = Result(claimed.claim("q", node, {}), CONDITIONAL, "", found)
+    text = "\n".join(ledger.report([result], {}, {}))
+    assert "| GPT: >= 1; linear branch: 0 to 1 |" in text
+    assert "- holds: GPT (6 of 7 settings); linear branch\n- fails: GPT (depth=9)" in text
+
+
+def test_json_is_json_whatever_a_criterion_admits(tmp_path):
+    found = [Finding("q", "", "", "last_ratio", ">= 1", HOLDS, 2.0, admits=(1.0, math.inf))]
+    node = {"statement": "s", "source": "s", "parts": [EXPONENT]}
+    ledger.write([Result(claimed.claim("q", node, {}), HOLDS, "", found)], tmp_path)
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    (fact,) = json.loads((tmp_path / "claims.json").read_text(), parse_constant=refuse)
+    assert fact["findings"][0]["admits"] == [1.0, None]
+
+
+def test_of_two_bad_gradients_of_one_block_the_mlps_comes_first():
+    def first(a, b):
+        bad = pd.DataFrame({"dtype": ["fp16", "bf16"], "run": ["a", "b"]})
+        bad["first_bad.step"], bad["first_bad.layer"], bad["first_bad.kind"] = 0, 3, "grad"
+        bad["first_bad.sublayer"] = [a, b]
+        return measures.measures()["overflows_first"](runs=bad, first="fp16", others=["bf16"])
+
+    assert first("mlp", "attn") == 1
+    assert first("attn", "mlp") == 0
+
+
 def test_an_identity_needs_no_runs(tmp_path):
     found = evaluate(
         claimed.claim("q", {"statement": "s", "source": "s", "by_construction": "t"}, {}), {}
@@ -423,7 +502,12 @@ def test_an_identity_needs_no_runs(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["nowhere"], "does not exist"), ([".", "--claims", "nope"], "--claims nope")],
+    [
+        (["nowhere"], "does not exist"),
+        ([".", "--claims", "nope"], "--claims nope"),
+        ([".", "--claims", "ln-jacobian", "--law", "training"], "is a law of init"),
+        ([".", "--config-dir", "/nowhere"], "--config-dir /nowhere: is no folder"),
+    ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, words, message):
     path = str(tmp_path) if words[0] == "." else str(tmp_path / words[0])
@@ -437,6 +521,13 @@ def test_a_run_on_a_wider_machine_shares_the_claim_of_its_experiment():
     node = {"statement": "s", "source": "s", "parts": [EXPONENT]}
     found = claimed.claim("q_gpu", {"like": "q"}, {"q": node})
     assert (found.runs, found.statement) == ("q_gpu", "s")
+
+
+def test_it_takes_no_part_from_runs_of_a_third_experiment():
+    parts = [EXPONENT, {**EXPONENT, "name": "small", "runs": "q_linear_branch"}]
+    node = {"statement": "s", "source": "s", "parts": parts}
+    (part,) = claimed.claim("q_gpu", {"like": "q"}, {"q": node}).parts
+    assert part.runs == ""
 
 
 def test_means_of_noise_are_one_and_bytes_are_compared_between_runs_of_a_seed():
@@ -455,14 +546,17 @@ def test_means_of_noise_are_one_and_bytes_are_compared_between_runs_of_a_seed():
 
 
 def test_a_forest_has_a_panel_per_measure_and_criterion_and_a_line_per_number():
-    base = Finding("c", "GPT", "", "slope", ">= 1", HOLDS, value=2.0, low=1.5, high=2.5, theory=2.1)
+    names = "last_ratio", "overflow_block", "first_overflow"
+    base = Finding("c", "GPT", "", names[0], ">= 1", HOLDS, 2.0, low=1.5, high=2.5, theory=2.1)
     findings = [
         replace(base, setting="a", admits=(1.0, math.inf)),
         replace(base, setting="b", admits=(1.0, math.inf), verdict=FAILS, value=0.5, theory=None),
-        replace(base, measure="block", criterion="", value=3.0),
-        replace(base, measure="where", value="attn scores"),
+        replace(base, measure=names[1], criterion="", value=3.0),
+        replace(base, measure=names[2], value="attn scores"),
     ]
     first, second = forest.draw(findings).axes
+    assert "Var(x_L)" in first.get_xlabel() and "criterion: >= 1" in first.get_xlabel()
+    assert "Blocks passed" in second.get_xlabel() and "reported" in second.get_xlabel()
     assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
     assert [t.get_text() for t in second.get_yticklabels()] == ["GPT"]
     assert len([line for line in first.lines if line.get_marker() == "|"]) == 1

@@ -214,8 +214,8 @@ def test_a_run_with_a_damaged_batch_has_no_theory(sweep, tmp_path, content):
 
 def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):
     assert theory.main(["check", str(sweep)]) == 0
-    head, row = capsys.readouterr().out.strip().splitlines()
-    assert "variance" in head
+    head, row, *legend = capsys.readouterr().out.strip().splitlines()
+    assert "variance" in head and "standard error" in " ".join(legend)
     assert row.split()[:5] == ["pre", "layernorm", "xavier", "2", "3"]
     assert theory.main(["check", str(sweep / "nothing")]) == 2
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_compared_says_why_and_keeps_no_other_row_back(tmp_path, 
     (tmp_path / "sweep" / "torn" / "run.json").write_text("{")
     found = theory.errors(tmp_path).set_index("depth")
     assert found.attrs["damaged"].keys() == {"torn"}
-    assert found.loc[len("dropout"), "remark"] == "no theory: model.dropout > 0"
+    assert found.loc[len("dropout"), "remark"] == "1 of 1 without theory: model.dropout > 0"
     for name in ("no gradient", "no stream"):
         assert "resid_post" in found.loc[len(name), "remark"]
     row = found.loc[len("compared")]
@@ -242,3 +242,65 @@ def test_what_cannot_be_compared_says_why_and_keeps_no_other_row_back(tmp_path, 
     assert float(row["variance"]) >= 0  # of one seed: no error of its own, and no judgement
     assert theory.main(["check", str(tmp_path)]) == 0
     assert "left out torn" in capsys.readouterr().err
+
+
+def test_a_row_holds_every_seed_of_a_config_once_wherever_it_lies(tmp_path):
+    for seed in range(3):
+        for sweep in ("one", "copy") if seed == 1 else ("one",):
+            config = tiny.make_config({"train.steps": 0}, seed=seed, lock_minutes=1.0 + seed)
+            tiny.run(config, tmp_path / sweep / f"seed-{seed}")
+    (tmp_path / "one" / "seed-2" / "batch0.npz").write_bytes(b"")
+    (row,) = theory.errors(tmp_path).to_dict("records")
+    assert row["seeds"] == 3 and row["non-finite"] == 0 and "+-" in row["variance"]
+    assert row["remark"].startswith("1 of 3 without theory: its files cannot be read")
+
+
+def test_configs_that_differ_are_told_apart_by_what_the_theory_depends_on(tmp_path):
+    for width in (16, 32):
+        changes = {"train.steps": 0, "model.width": width, "record.every": width}
+        tiny.run(tiny.make_config(changes), tmp_path / str(width))
+    found = theory.errors(tmp_path)
+    assert set(found["width"]) == {16, 32} and "every" not in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "choices"),
+    [
+        ({"init.embed_std": 0.0}, {}),
+        ({"init.embed_std": 1e-200, "model.sublayers": "linear"}, {"norm": "plain"}),
+        ({"model.sublayers": "linear", "depth": 700}, {"norm": "none", "init": "lecun"}),
+    ],
+    ids=["no embedding", "underflow", "overflow"],
+)
+def test_where_numbers_end_there_is_no_spread_and_no_error(changes, choices):
+    config = config_of(changes, **choices)
+    x_BT, y_BT = source(config).batch(0, 2, 8, 0)
+    with np.errstate(all="ignore"):
+        frame = prediction.predict(config, x_BT, y_BT, 256)
+    first = frame[(frame["kind"] == "act") & (frame["layer"] == -1)]
+    assert (first["spread"].isna() | (first["var"] > 0)).all()
+    assert not np.isinf(frame["spread"]).any()
+
+
+def test_the_spread_does_not_depend_on_the_order_of_the_sequences():
+    config = config_of({"model.sublayers": "linear"}, norm="pre")
+    x_BT, y_BT = source(config).batch(0, 6, 16, 0)
+    one, other = (prediction.predict(config, x[::step], y[::step], 256)["spread"]
+                  for x, y, step in ((x_BT, y_BT, 1), (x_BT, y_BT, -1)))  # fmt: skip
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "change", [{"width": "abc"}, {"heads": 0}, {"activation": "nope"}], ids=str
+)
+def test_a_config_changed_by_hand_has_no_theory(sweep, tmp_path, change):
+    run = tmp_path / "run"
+    run.mkdir()
+    for file in sorted(next(sweep.iterdir()).iterdir()):
+        if file.is_file():
+            (run / file.name).write_bytes(file.read_bytes())
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"] |= change
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(NoTheory):
+        overlay.overlay(run)

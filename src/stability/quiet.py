@@ -1,4 +1,7 @@
-"""A command whose reader has gone, as ``head`` does after its lines, ends without a word."""
+"""A command whose reader has gone, as ``head`` does after its lines, ends without a word.
+
+So does one that is interrupted from the keyboard.
+"""
 
 import functools
 import os
@@ -11,10 +14,15 @@ Code = TypeVar("Code", bound=int | None)
 
 BROKEN_PIPE = 141
 """Exit code of a command that nobody reads: 128 + SIGPIPE, as of any program in a pipe."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT."""
 
 
 def when_unread(main: Callable[P, Code]) -> Callable[P, Code | int]:
-    """Decorates a command's ``main``: it returns `BROKEN_PIPE` where its output can go nowhere."""
+    """Decorates a command's ``main``: it returns `BROKEN_PIPE` where its output can go nowhere.
+
+    And `INTERRUPTED` after Ctrl-C.
+    """
 
     @functools.wraps(main)
     def inner(*args: P.args, **kwargs: P.kwargs) -> Code | int:
@@ -29,6 +37,8 @@ def when_unread(main: Callable[P, Code]) -> Callable[P, Code | int]:
                 raise
             silence()
             return BROKEN_PIPE
+        except KeyboardInterrupt:
+            return INTERRUPTED
 
     return inner
 
