@@ -528,3 +528,16 @@ def test_colours_and_sizes_stand_in_style_alone() -> None:
                 if isinstance(n, ast.Constant)
             ]
             assert not [w for w in words if isinstance(w, str) and w.startswith("#")], path.name
+
+
+def test_a_gradient_that_is_a_kernels_rounding_error_is_said_to_be_one(tmp_path: Path) -> None:
+    for kernel in ("fused", "plain"):
+        write_run(tmp_path, {"model.attention": kernel, "depth": 2}, steps=1)
+    rows = stability.load(tmp_path, gradient.TABLE, gradient.COLUMNS, gradient.WHERE)
+    assert not gradient.data(rows).attrs["remarks"]
+    scores = rows["site"] == "scores"
+    assert scores.any()
+    (remark,) = gradient.data(rows.assign(absmax=rows["absmax"].mask(scores, 1e9))).attrs["remarks"]
+    assert "fused" in remark and "1e+09" in remark and "plain" not in remark
+    wide = rows.assign(absmax=rows["absmax"].mask(scores, 1e9), dtype="fp64")
+    assert not gradient.data(wide).attrs["remarks"]

@@ -73,7 +73,9 @@ def of_step(patient: Patient, step: int, scale: Tensor) -> dict[str, Any]:
         failure = patient.folder / FAILURE_FILE
         kept = checkpoint.load(failure, patient.journal.run, patient.built.device)
         assert kept is not None
-        checkpoint.unpack(patient.built, kept)  # a fault that came by chance may not come again
+        # A fault that came by chance may not come again.
+        patient.built.model.load_state_dict(kept["model"])
+        patient.built.loss_scale.load_state_dict(kept["loss_scale"])
     return found or nowhere(patient, step)
 
 
@@ -135,8 +137,9 @@ def _examine(
 
 
 def _keep(patient: Patient, step: int, x_BT: Tensor, y_BT: Tensor) -> None:
-    """Keep what the step started from, for `stability.replay`."""
+    """Keep what the step's pass started from, for `stability.replay`: no optimizer's state."""
     state = checkpoint.pack(patient.built, step, patient.journal.run)
+    del state["optimizer"]
     checkpoint.save({**state, "x": x_BT, "y": y_BT}, patient.folder / FAILURE_FILE)
 
 

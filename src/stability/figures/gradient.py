@@ -1,19 +1,22 @@
 """Gradient with respect to the residual stream by layer: all tokens, median token, token 0."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from stability.figures import panels
 from stability.figures.lines import BLOCKS, Lines, Quantity
 from stability.figures.select import COMMON, ends, over_seeds, require
-from stability.figures.style import drawn
+from stability.figures.style import axes_of, drawn
 from stability.index import block_outputs, l2
 
 TABLE = "layers"
 COLUMNS = (
     *(*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite"),
-    *("rms", "token_rms_median", "first_share", "model.width"),
+    *("rms", "token_rms_median", "first_share", "absmax"),
+    *("model.width", "model.attention", "dtype"),
 )
-WHERE = {"site": ["resid_post"], "kind": ["grad"]}
+WHERE = {"site": ["resid_post", "scores"], "kind": ["grad", "act"]}
 STEPS = "ends"
 WHAT = "gradients recorded at resid_post"
 
@@ -36,6 +39,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     unknown d, is given as rms over features. Causal attention moves gradient there, so the
     first hides what happens to the others.
     """
+    frame = _with_doubts(frame)
     rows = require(frame[frame["kind"] == "grad"], WHAT)
     rows = require(block_outputs(rows), WHAT).rename(columns={"l": "x"})
     width, rms = rows["model.width"].astype(float), rows["token_rms_median"]
@@ -49,6 +53,35 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
             parts.append(found.assign(quantity=name))
     require(parts[0] if parts else rows.iloc[:0], "finite gradient at any layer")
     return pd.concat(parts, ignore_index=True)
+
+
+def _with_doubts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Remark on variants whose gradient is the rounding error of a fused kernel of attention.
+
+    On the way back it computes exp(score - log sum) again, in fp32 or wider: of a score beyond
+    1 / eps nothing is left of that difference.
+    """
+    if "absmax" not in frame:  # theory
+        return frame
+    scores = frame[(frame["site"] == "scores") & (frame["model.attention"] == "fused")]
+    if scores.empty:
+        return frame
+    shown = ends(scores)
+    eps = np.where(shown["dtype"] == "fp64", 2.0**-53, 2.0**-24)
+    largest = shown[shown["absmax"] * eps > 1].sort_values("absmax", ascending=False)
+    if largest.empty:
+        return frame
+    axes = axes_of(frame)
+    variants = largest.drop_duplicates(axes) if axes else largest.head(1)
+    names = [panels.variant(frame, variant) or "all runs" for _, variant in variants.iterrows()]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    remark = (
+        f"{'; '.join(names[:4])}{more}: scores of attention up to {largest['absmax'].iloc[0]:.0e}; "
+        "beyond 1/eps the gradient of a fused kernel is rounding error (see model.attention)"
+    )
+    frame = frame.copy(deep=False)
+    frame.attrs = frame.attrs | {"remarks": [*frame.attrs.get("remarks", []), remark]}
+    return frame
 
 
 @drawn
