@@ -155,7 +155,8 @@ def _settings(part: str, verdict: str, counted: Sequence[Finding]) -> str:
     of = [f.setting for f in counted if f.part == part]
     mine = [f.setting for f in counted if f.part == part and f.verdict == verdict]
     if mine == of:
-        return part + (f" (all {len(of)} settings)" if len(of) > 1 else "")
+        every = "both" if len(of) == 2 else f"all {len(of)}"
+        return part + (f" ({every} settings)" if len(of) > 1 else "")
     few = ", or ".join(mine) if len(mine) <= 4 else f"{len(mine)} of {len(of)} settings"
     return f"{part} ({few})"
 

@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stability.evidence import Finding
 from stability.figures import style
@@ -29,7 +30,7 @@ LOOKS = {
     INCONCLUSIVE: ("D", style.COLOURS[4]),
     REPORTED: ("s", style.GREY),
 }
-LINE, HEAD = 0.17, 0.75
+LINE, HEAD = 0.17, 0.5
 """Inches of a finding, and of a panel's axis and label."""
 
 
@@ -51,7 +52,10 @@ def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
     for finding in shown:
         panels.setdefault((finding.measure, finding.criterion), []).append(finding)
     groups = [(group, _labels(group)) for group in panels.values()]
-    heights = [HEAD + LINE * sum(map(_lines, labels)) for _, labels in groups]
+    heights = [
+        HEAD + 0.12 * _lines(_meaning(group[0])) + LINE * sum(map(_lines, labels))
+        for group, labels in groups
+    ]
     figure = Figure(figsize=(width, sum(heights) + 0.25), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -88,6 +92,8 @@ def _panel(ax: Axes, group: Sequence[Finding], labels: Sequence[str]) -> None:
         ax.set_xlim(least / 1.2, most * 1.2)
     else:
         ax.set_xlim(least - 0.06 * span, most + 0.06 * span)
+        ax.xaxis.set_major_locator(MaxNLocator(6))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.5g}"))
     if admits:
         ax.axvspan(*np.clip(admits, *ax.get_xlim()), color=style.PALE, zorder=0, linewidth=0)
         for end in _finite(*admits):
@@ -101,14 +107,14 @@ def _panel(ax: Axes, group: Sequence[Finding], labels: Sequence[str]) -> None:
     ax.grid(axis="y", visible=False)
     if len({f.part for f in group}) == 1 and any(f.setting for f in group):
         ax.set_title(group[0].part, pad=3)
-    ax.set_xlabel(_meaning(group[0]))
+    ax.set_xlabel(_meaning(group[0]), fontsize=style.SMALL)
 
 
 def _meaning(finding: Finding) -> str:
     """What the number is, in its measure's own words, and what is asked of it."""
     what = (inspect.getdoc(measures()[finding.measure]) or "").partition("\n")[0].rstrip(".")
     asked = f"criterion: {finding.criterion}" if finding.criterion else "no criterion: reported"
-    return f"{textwrap.fill(what, 100)}\n{asked}"
+    return f"{textwrap.fill(what.replace('`', ''), 66)}\n{asked}"
 
 
 def _mark(ax: Axes, y: float, finding: Finding) -> None:

@@ -110,7 +110,7 @@ def lost_share(layers: Rows) -> float:
 
 
 def lost_share_ratio(layers: Rows, runs: Rows, of: str, to: str) -> float:
-    """`lost_share` of one dtype over another's, whose count is taken as 1 where it is 0."""
+    """Share of updates lost in one dtype over another's; a count of 0 is taken as 1."""
     shares = {}
     for dtype in (of, to):
         rows = layers[layers["run"].isin(runs.loc[runs["dtype"].astype(str) == dtype, "run"])]

@@ -121,7 +121,7 @@ def layer_gain(layers: Rows) -> float:
 
 
 def last_ratio(layers: Rows, runs: Rows, axis: str, of: str, to: str) -> float:
-    """Var(x_L) of the run with axis = of, over that of the same seed's run with axis = to."""
+    """Var(x_L) at one value of an axis (``of``) over that at another (``to``), by seed."""
     last = {}
     for name in (of, to):
         chosen = runs.loc[runs[axis].astype(str) == str(name), "run"]

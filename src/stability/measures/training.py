@@ -9,7 +9,10 @@ from stability.measures._rows import Rows, Unmeasured, only
 
 
 def loss_difference(runs: Rows, axis: str, of: object, to: object) -> float:
-    """Validation loss with axis = of, less that of the same seed with axis = to, nats per token."""
+    """Validation loss at one value of an axis less that at another, by seed, nats per token.
+
+    With axis = ``of`` less that with axis = ``to``.
+    """
     return _loss(_chosen(runs, axis, of)) - _loss(_chosen(runs, axis, to))
 
 
@@ -35,7 +38,7 @@ def evaluation_gap(runs: Rows, steps: Rows, last: int = 20) -> float:
 
 
 def excess_gap(runs: Rows, steps: Rows, axis: str, of: str, to: str, factor: float = 3.0) -> float:
-    """`evaluation_gap` with axis = of, less factor times that with axis = to.
+    """Validation less training loss at one value of an axis, less ``factor`` times that at another.
 
     A difference, since the second gap may be 0 or negative.
     """
@@ -60,7 +63,7 @@ def lesion_rise(probes: Rows, runs: Rows) -> float:
 
 
 def step_seconds_ratio(runs: Rows, steps: Rows, axis: str, of: str, to: str) -> float:
-    """Median seconds of a step with axis = of, over that with axis = to, as measured."""
+    """Median seconds of a step at one value of an axis (``of``) over that at another (``to``)."""
     found = []
     for name in (of, to):
         mine = steps[steps["run"].isin(_chosen(runs, axis, name)["run"])]
@@ -69,7 +72,7 @@ def step_seconds_ratio(runs: Rows, steps: Rows, axis: str, of: str, to: str) -> 
 
 
 def norm_bytes_ratio(probes: Rows, runs: Rows, axis: str, of: str, to: str) -> float:
-    """Bytes that the norms' operations move with axis = of, over those with axis = to."""
+    """Bytes that norms' operations move at one value of an axis (``of``) over another (``to``)."""
     rows = probes[probes["probe"] == "norm_bytes"]
     found = []
     for name in (of, to):
