@@ -3,8 +3,8 @@
 #   make test                the test suite
 #   make lint                ruff and mypy, as pre-commit and CI run them
 #   make docs                rewrite the generated tables in docs/
-#   make claims              what the literature says of nets at init, measured (20 minutes)
-#   make claims-train        what it says of training, measured (an hour)
+#   make claims              what the literature says of nets at init, measured (12 minutes)
+#   make claims-train        what it says of training, measured (45 minutes)
 # PYTHON=python3.12 chooses the interpreter, VENV=path another place for the venv, and PIP_ARGS goes
 # to pip (an index with the CPU or CUDA build of PyTorch that you want, say).
 
