@@ -1,6 +1,7 @@
 """Statistics of any tensor of any format against NumPy in fp64, on values brought near one."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -77,11 +78,14 @@ def one(vector: torch.Tensor, divisor: float = 1.0) -> dict[str, float]:
 
 
 def assert_same(found: dict[str, float], wanted: dict[str, float], rel: float = 1e-11) -> None:
-    """Counts equal; values within ``rel``, the mean and the variance relative to the rms."""
+    """Counts equal; values within ``rel``, the mean and the variance relative to the rms.
+
+    A share below the smallest normal number has no digits that could agree.
+    """
     assert set(found) == set(VALUES) | set(COUNTS)
     assert {k: found[k] for k in COUNTS} == {k: wanted[k] for k in COUNTS}
     size = wanted["rms"] if wanted["rms"] > 0 else 1.0
-    slack = {"mean": rel * size, "var": rel * size * size}
+    slack = {"mean": rel * size, "var": rel * size * size, "first_share": sys.float_info.min}
     for name in VALUES:
         assert found[name] == pytest.approx(
             wanted[name], rel=rel, abs=slack.get(name, 0.0), nan_ok=True
@@ -339,3 +343,8 @@ def test_every_split_merges_to_the_whole(x, data):
     parts = [p for p in (x[:cut], x[cut:]) if len(p)]
     vectors = torch.stack([stats.measure_tokens(p)[0] for p in parts])
     assert_same(one(stats.merge(vectors[:, None])[0]), twin(x, token_dim=1), rel=1e-9)
+
+
+def test_a_share_of_the_first_token_may_be_too_small_for_a_number():
+    x = torch.tensor([[[0.0, 1.9571e-162], [0.0, 0.75]]], dtype=torch.float64)
+    assert 0 <= measured_tokens(x)["first_share"] < sys.float_info.min
