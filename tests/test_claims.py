@@ -328,6 +328,7 @@ def test_a_criterion_that_says_nothing_is_refused(criterion):
         ({"each": {"token": "all"}}, "each.token=all: must be a list"),
         ({"where": {"model.wdth": 64}}, "model.wdth: is no key of a config"),
         ({"over": ["dpth"]}, "dpth: is no key of a config"),
+        ({"over": "init"}, "over=init: must be a list"),
     ],
 )
 def test_a_part_that_is_written_wrongly_is_refused(change, message):
@@ -341,6 +342,9 @@ def test_a_part_that_is_written_wrongly_is_refused(change, message):
         ({"statement": None}, "statement=None: must be a text"),
         ({"source": 3}, "source=3: must be a text"),
         ({"together": "no"}, "together=no: must be true or false"),
+        ({"by_construction": 3, "parts": []}, "by_construction=3: must be a text"),
+        ({"like": ["a"]}, "must name a claim that has parts"),
+        ({"like": "nowhere"}, "must name a claim that has parts"),
     ],
 )
 def test_a_claim_that_is_written_wrongly_is_refused_before_anything_is_evaluated(change, message):
@@ -425,9 +429,18 @@ def test_a_report_keeps_the_prose_and_shows_each_claim_with_its_figure(tmp_path,
     assert "### two-residual-adds" in text and f"**{BY_CONSTRUCTION}**" in text
     shown = re.findall(r"!\[.*\]\((.*)\)", text)
     assert shown == ["page/pre_forward_linear.png"] and (tmp_path / shown[0]).stat().st_size > 1000
-    page.write_text("no place for it")
-    assert claims.main([str(tmp_path / "out"), *asked, "--report", str(page)]) == 2
-    assert page.read_text() == "no place for it" and "--report" in capsys.readouterr().err
+    for words in (
+        "no place",
+        f"{ledger.START}\nmy prose\n",
+        f"{ledger.END}\n{ledger.START}\nprose",
+    ):
+        page.write_text(words)
+        assert ledger.fill(words, ["new"]) == words
+        assert claims.main([str(tmp_path / "out"), *asked, "--report", str(page)]) == 2
+        assert page.read_text() == words and "--report" in capsys.readouterr().err
+    page.write_text(f"### Mine\n\n**Bold** words.\n\n{ledger.START}\n{ledger.END}\n")
+    assert claims.main([str(tmp_path / "out"), *asked, "--report", str(page)]) == 0
+    assert page.read_text().startswith("### Mine\n\n**Bold** words.")
 
 
 def test_a_report_is_not_replaced_by_one_that_knows_less(tmp_path, capsys):

@@ -12,15 +12,28 @@ import pytest
 
 SCRIPT = """
 import os, time
+from stability import quiet
 from stability.crew import crew
 
-if __name__ == "__main__":
+@quiet.when_unread
+def main():
     with crew() as pool:
         pool.submit(os.getpid).result()
-        waiting = [pool.submit(time.sleep, 600) for _ in range(2)]
+        waiting = [pool.submit(time.sleep, {seconds}) for _ in range(2)]
         print(*pool._processes, flush=True)
         time.sleep(600)
+
+if __name__ == "__main__":
+    raise SystemExit(main())
 """
+
+
+def start(folder: Path, seconds: int) -> subprocess.Popen[str]:
+    """A command in a group of its own whose workers sleep so long."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(seconds=seconds))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, script], text=True, start_new_session=True, **pipes)
 
 
 def lives(pid: int) -> bool:
@@ -34,9 +47,7 @@ def lives(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_a_command_that_is_killed(tmp_path, number):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as command:
+    with start(tmp_path, 600) as command:
         workers = [int(pid) for pid in command.stdout.readline().split()]
         try:
             assert workers and all(map(lives, workers))
@@ -50,3 +61,12 @@ def test_workers_end_with_a_command_that_is_killed(tmp_path, number):
             for pid in workers:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def test_ctrl_c_ends_the_command_and_says_nothing(tmp_path):
+    with start(tmp_path, 2) as command:
+        command.stdout.readline()
+        os.killpg(command.pid, signal.SIGINT)  # as a terminal does: workers are told too
+        _, said = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert said == ""

@@ -539,5 +539,7 @@ def test_a_gradient_that_is_a_kernels_rounding_error_is_said_to_be_one(tmp_path:
     assert scores.any()
     (remark,) = gradient.data(rows.assign(absmax=rows["absmax"].mask(scores, 1e9))).attrs["remarks"]
     assert "fused" in remark and "1e+09" in remark and "plain" not in remark
+    old = rows.assign(absmax=rows["absmax"].mask(scores, 1e9), **{"model.attention": None})
+    assert gradient.data(old).attrs["remarks"]  # before there was a choice
     wide = rows.assign(absmax=rows["absmax"].mask(scores, 1e9), dtype="fp64")
     assert not gradient.data(wide).attrs["remarks"]

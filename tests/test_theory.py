@@ -291,7 +291,16 @@ def test_the_spread_does_not_depend_on_the_order_of_the_sequences():
 
 
 @pytest.mark.parametrize(
-    "change", [{"width": "abc"}, {"heads": 0}, {"activation": "nope"}], ids=str
+    "change",
+    [
+        {"model": {"width": "abc"}},
+        {"model": {"heads": 0}},
+        {"model": {"activation": "nope"}},
+        {"norm": "pre"},
+        {"init": None},
+        {"depth": "many"},
+    ],
+    ids=str,
 )
 def test_a_config_changed_by_hand_has_no_theory(sweep, tmp_path, change):
     run = tmp_path / "run"
@@ -300,7 +309,8 @@ def test_a_config_changed_by_hand_has_no_theory(sweep, tmp_path, change):
         if file.is_file():
             (run / file.name).write_bytes(file.read_bytes())
     config = yaml.safe_load((run / "config.yaml").read_text())
-    config["model"] |= change
+    for key, value in change.items():
+        config[key] = config[key] | value if isinstance(value, dict) else value
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(NoTheory):
-        overlay.overlay(run)
+        overlay.overlay(run, tmp_path / "cache")

@@ -119,13 +119,15 @@ def _checked(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Cl
 def claim(name: str, node: Mapping[str, Any], others: Mapping[str, Any]) -> Claim:
     """One claim from its node. Raises BadClaim."""
     if "like" in node:
+        if not isinstance(node["like"], str) or "parts" not in others.get(node["like"], {}):
+            raise BadClaim(f"{name}: like={node['like']}: must name a claim that has parts")
         node = {**_own(others[node["like"]]), "runs": name, **node}
     _refuse(node, {f.name for f in fields(Claim)} - {"name"}, name)
     node = {"runs": name, "parts": (), **node}
     found = Claim(name=name, **{**node, "parts": [part(p, name) for p in node["parts"]]})
     if sum(map(bool, (found.by_construction, found.not_measured, found.parts))) != 1:
         raise BadClaim(f"{name}: needs one of parts, by_construction, not_measured")
-    for key in ("statement", "source"):
+    for key in ("statement", "source", *({"by_construction", "not_measured"} & set(node))):
         if not isinstance(node[key], str) or not node[key].strip():
             raise BadClaim(f"{name}: {key}={node[key]}: must be a text")
     if not isinstance(found.together, bool):
@@ -156,6 +158,8 @@ def part(node: Mapping[str, Any], claim: str) -> Part:
     for name, legal in (("mean", ("arithmetic", "geometric")), ("at", ("init", "end", "all"))):
         if getattr(made, name) not in legal:
             raise BadClaim(f"{claim}: {name}={getattr(made, name)}: must be one of {legal}")
+    if not isinstance(made.over, list | tuple):
+        raise BadClaim(f"{claim}: over={made.over}: must be a list")
     for name, values in made.each.items():
         if name not in settings(measures()[found[0].measure]):
             raise BadClaim(f"{claim}: {found[0].measure} has no setting {name}")

@@ -169,8 +169,8 @@ def _fill_pages(results: Sequence[Result], known: dict[str, Path]) -> None:
 def _place_in(page: Path) -> str:
     """A page's text. Raises BadClaim where it has no place for verdicts."""
     text = page.read_text(encoding="utf-8")
-    if ledger.START not in text:
-        raise BadClaim(f"--report {page}: has no line {ledger.START}")
+    if ledger.held(text) is None:
+        raise BadClaim(f"--report {page}: has no line {ledger.START} with {ledger.END} below it")
     return text
 
 
@@ -194,7 +194,8 @@ def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> No
 
 def _refuse_losses(results: Sequence[Result], page: Path) -> None:
     """Refuse to replace a page that holds verdicts of which these results know nothing."""
-    held = re.findall(r"^### (\S+)\n.*?^\*\*(.+?)\*\*", _place_in(page), re.MULTILINE | re.DOTALL)
+    found = re.compile(r"^### (\S+)\n.*?^\*\*(.+?)\*\*", re.MULTILINE | re.DOTALL)
+    held = found.findall(ledger.held(_place_in(page)) or "")
     have = {r.claim.id for r in results if r.verdict != NOT_MEASURED}
     if lost := [name for name, verdict in held if verdict != NOT_MEASURED and name not in have]:
         raise BadClaim(f"--report {page}: holds verdicts that would be lost: {', '.join(lost)}")

@@ -4,9 +4,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
+from typing import Any
 
 from stability import construct
 
@@ -20,15 +21,25 @@ def crew(allow: Sequence[str] = ()) -> Iterator[ProcessPoolExecutor]:
     """
     # Matrices of tokens are small: they are slower with more threads than one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    pool = ProcessPoolExecutor(None, get_context("spawn"), _enter, (tuple(allow),))
+    pool = _Crew(None, get_context("spawn"), _enter, (tuple(allow),))
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+class _Crew(ProcessPoolExecutor):
+    """Starts its processes with Ctrl-C blocked, as they inherit it: the parent ends the pool."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return super().submit(*args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _enter(allow: tuple[str, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told too, and ends the pool
     threading.Thread(target=_die_with_parent, daemon=True).start()
     construct.allow(*allow)
 

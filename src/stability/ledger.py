@@ -202,8 +202,14 @@ def write(results: Sequence[Result], out: Path) -> list[Path]:
 
 def fill(page: str, lines: Sequence[str]) -> str:
     """A page with these lines between `START` and `END`; unchanged where it has no such place."""
-    before, found, rest = page.partition(START)
-    if not found:
+    if held(page) is None:
         return page
-    _, _, after = rest.partition(END)
-    return "\n".join([before + START, *lines, END]) + after
+    before, _, rest = page.partition(START)
+    return "\n".join([before + START, *lines, END]) + rest.partition(END)[2]
+
+
+def held(page: str) -> str | None:
+    """What a page holds between `START` and the `END` behind it; None where it lacks either."""
+    _, start, rest = page.partition(START)
+    inside, end, _ = rest.partition(END)
+    return inside if start and end else None

@@ -86,11 +86,11 @@ def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.D
     """
     began = start(run)
     make = token_prediction.predict if table == "probes" else predict
-    file = cache / _file(began.key(table)) if cache else None
-    if file and file.exists():
-        with suppress(OSError, ValueError):  # a damaged one is made again
-            return pd.read_parquet(file)
     try:
+        file = cache / _file(began.key(table)) if cache else None
+        if file and file.exists():
+            with suppress(OSError, ValueError):  # a damaged one is made again
+                return pd.read_parquet(file)
         with np.errstate(over="ignore", invalid="ignore"):  # a net that overflows is none of ours
             frame = make(began.config, began.x_BT, began.y_BT, began.vocab)
     except np.linalg.LinAlgError as error:  # a ValueError

@@ -127,15 +127,16 @@ def _error(pairs: Sequence[Pair]) -> dict[str, Any]:
     n = len(measured)
     if not n:
         return {"non-finite": len(finite)}
-    error = theory.mean(0) / measured.mean(0) - 1
-    with np.errstate(invalid="ignore"):  # of one seed nothing is left, and no error known
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # Of one seed nothing is left, and no error known; of a measured 0 there is none.
+        error = theory.mean(0) / measured.mean(0) - 1
         left_out = (theory.sum(0) - theory) / (measured.sum(0) - measured) - 1
     spread = np.sqrt((n - 1) / n * ((left_out - left_out.mean(0)) ** 2).sum(0))
     row: dict[str, Any] = {"non-finite": len(finite) - len(measured)}
     for k, (name, percent, aim) in enumerate(AIMS):
         size, se = percent * np.median(np.abs(error[:, k])), percent * np.median(spread[:, k])
         known = f"{_short(size)} +- {_short(se)}" if n > 1 else _short(size)
-        row[name] = known + (" off" if size > aim + 2 * se else "")
+        row[name] = known + (" off" if size > aim + 2 * se else "") if np.isfinite(size) else ""
     if saturated.any():
         row |= dict.fromkeys((name for name, *_ in AIMS[1:]), "saturated")
     return row

@@ -63,7 +63,7 @@ def _with_doubts(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if "absmax" not in frame:  # theory
         return frame
-    scores = frame[(frame["site"] == "scores") & (frame["model.attention"] == "fused")]
+    scores = frame[(frame["site"] == "scores") & (frame["model.attention"] != "plain")]
     if scores.empty:
         return frame
     shown = ends(scores)

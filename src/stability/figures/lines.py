@@ -145,6 +145,8 @@ class Lines:
         if self.theory is not None:
             for _, _, line in self.lines_of(part(self.theory, cell.facet | cell.where)):
                 line = line[line["x"] > 0] if self.layers else line
+                if not np.isfinite(line["value"]).any():
+                    continue
                 ax.plot(line["x"], line["value"], gid=THEORY, **DASHED)
                 for bound in ("low", "high") if (line["high"] > line["low"]).any() else ():
                     ax.plot(line["x"], line[bound], gid=FINITE, **DOTTED)

@@ -17,7 +17,7 @@ def loss_difference(runs: Rows, axis: str, of: object, to: object) -> float:
 
 
 def not_learned(runs: Rows) -> float:
-    """1 if the run has not learned (validation loss < unigram entropy - 0.3 nat), else 0."""
+    """1 if the validation loss is not 0.3 nat below the unigram entropy (not learned), else 0."""
     return 1.0 - float(_learned(only(runs).iloc[0]))
 
 
