@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import os, time
+import os, signal, time
 from stability import quiet
 from stability.crew import crew
 
@@ -24,6 +24,7 @@ def main():
         time.sleep(600)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell said "&"
     raise SystemExit(main())
 """
 
@@ -67,6 +68,10 @@ def test_ctrl_c_ends_the_command_and_says_nothing(tmp_path):
     with start(tmp_path, 2) as command:
         command.stdout.readline()
         os.killpg(command.pid, signal.SIGINT)  # as a terminal does: workers are told too
-        _, said = command.communicate(timeout=60)
+        try:
+            _, said = command.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(command.pid, signal.SIGKILL)
     assert command.returncode == 130
     assert said == ""
