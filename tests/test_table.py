@@ -209,3 +209,21 @@ def test_a_thousand_runs_are_one_scan(tmp_path: Path) -> None:
     both = table.scan(paths, "layers", ["run"])
     assert both["run"].to_pylist() == ["a"] * 3 + ["b"] * 3
     assert isinstance(both, pa.Table)
+
+
+def test_files_that_a_run_compacts_while_they_are_read_are_listed_again():
+    found = iter([FileNotFoundError(), FileNotFoundError(), "rows"])
+
+    def look():
+        value = next(found)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    assert table.settled(look) == "rows"
+
+    def gone():
+        raise FileNotFoundError
+
+    with pytest.raises(FileNotFoundError):
+        table.settled(gone)

@@ -90,9 +90,13 @@ def _rows(
     kept = [pc.field(name).isin(list(values)) for name, values in (where or {}).items()]
     wanted = _distinct("run", *(c for c in asked if c in own))
     readable = set(runs["folder"])
-    paths = [p for f in folders if f.name in readable for p in tables.files(f, table)]
+
+    def scan() -> pd.DataFrame:
+        paths = [p for f in folders if f.name in readable for p in tables.files(f, table)]
+        return tables.scan(paths, table, wanted, reduce(and_, kept) if kept else None).to_pandas()
+
     try:
-        rows = tables.scan(paths, table, wanted, reduce(and_, kept) if kept else None).to_pandas()
+        rows = tables.settled(scan)
     except damage.DAMAGE as error:  # since the index read them whole
         raise Unreadable(f"{folders[0].parent}: {str(error).splitlines()[0]}") from error
     place = pd.Index(runs["run"]).get_indexer(rows["run"].astype(str))

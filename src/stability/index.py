@@ -205,13 +205,17 @@ def _add_growth(folders: list[Path], rows: list[dict[str, Any]]) -> None:
     for row in rows:
         row |= dict.fromkeys(("variance_growth", "grad_ratio", "grad_ratio_median"))
     last = {row["run"]: row["last_step"] for row in rows}
-    paths = [p for folder in folders for p in tables.files(folder, "layers")]
     keys = ["run", "step", "layer", "sublayer", "site", "kind", "numel", "nonfinite"]
     wanted = (pc.field("site") == "resid_post") & pc.field("step").isin(
         sorted({*last.values()} - {None})
     )
     stats = ["var", "rms", "token_rms_median"]
-    found = block_outputs(tables.scan(paths, "layers", keys + stats, wanted).to_pandas())
+
+    def scan() -> pd.DataFrame:
+        paths = [p for folder in folders for p in tables.files(folder, "layers")]
+        return tables.scan(paths, "layers", keys + stats, wanted).to_pandas()
+
+    found = block_outputs(tables.settled(scan))
     found = found[(found["l"] > 0) & (found["step"] == found["run"].astype(str).map(last))]
     found = found.sort_values("l").assign(size=l2(found))
     of_run = dict(iter(found.groupby("run", observed=True)))

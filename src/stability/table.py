@@ -7,10 +7,10 @@ since is not taken for a measured number. The compacted file says in its metadat
 holds, so that parts which a crash left behind are not read twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -29,6 +29,7 @@ FORMAT = ds.ParquetFileFormat(
 ROW_GROUP = 1 << 15
 """Rows per row group of a compacted file; readers skip groups by the range of ``step``."""
 
+Result = TypeVar("Result")
 Columns = Mapping[str, Any]
 """Column name -> list or one-dimensional array. ``None`` in a list is null, NaN stays NaN."""
 
@@ -79,12 +80,15 @@ def read(
     filter: ds.Expression | None = None,
 ) -> pa.Table:
     """All rows of one run's table, finished or not; without any file an empty table."""
-    while True:
-        try:
-            return scan(files(run_dir, table), table, columns, filter)
-        except FileNotFoundError:  # the run compacted its parts after they were listed
-            if not compacted(run_dir, table).exists():
-                raise
+    return settled(lambda: scan(files(run_dir, table), table, columns, filter))
+
+
+def settled(look: Callable[[], Result]) -> Result:
+    """What a look at files gives; again where one is gone: a run compacts its parts as it ends."""
+    for _ in range(9):
+        with suppress(FileNotFoundError):
+            return look()
+    return look()
 
 
 def discard(run_dir: Path, table: str) -> None:
