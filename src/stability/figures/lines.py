@@ -67,8 +67,8 @@ class Lines:
         width: inches.
         without: axes that are no lines (the one on x).
         layers: x counts blocks passed; x = 0, the embedding, is a mark of its own.
-        theory: rows of the same axes, panel columns, ``x`` and ``value``, drawn dashed, and between
-            ``low`` and ``high`` where they differ.
+        theory: rows of the same axes, panel columns, ``x`` and ``value``, drawn dashed, with
+            ``low`` and ``high`` dotted where they differ.
     """
 
     def __init__(
