@@ -26,7 +26,7 @@ demo: $(INSTALLED)
 	@echo "The figures are in $(CURDIR)/outputs/demo/figures"
 
 test: $(INSTALLED)
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n auto
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import yaml
 
-from stability import choices, construct, record
-from stability.algebra import equation
-from stability.config import KNOBS
-from stability.schema import KINDS, SITES, TABLES
+from stability import record
+from stability.config import folders, instantiate
+from stability.config.knobs import KNOBS
+from stability.config.names import KINDS, SITES
+from stability.parts.placements import equation
+from stability.results.schema import TABLES
 
 DOCS = Path(__file__).parent
 CONF = DOCS.parent / "conf"
@@ -55,7 +57,7 @@ def knobs() -> str:
 
 
 def option_name(group: str, name: str) -> str:
-    return f"`{name}`" + (" (default)" if choices.defaults()[group] == name else "")
+    return f"`{name}`" + (" (default)" if folders.defaults()[group] == name else "")
 
 
 def options(group: str) -> str:
@@ -63,7 +65,7 @@ def options(group: str) -> str:
     found = [(yaml.safe_load(p.read_text()), p.stem) for p in (CONF / group).glob("*.yaml")]
     rows = []
     for option, name in sorted(found, key=lambda f: f[0]["order"]):
-        cls = construct.resolve(option["build"]["_target_"], f"{group}.build")
+        cls = instantiate.resolve(option["build"]["_target_"], f"{group}.build")
         doc = (cls.__doc__ or "").strip().splitlines()[0]
         cells = [option_name(group, name), option["label"], doc]
         if group == "norm":

@@ -1,4 +1,4 @@
-"""The GPT written out in plain operations: the slow twin of `stability.model`, sites and all.
+"""The GPT written out in plain operations: the slow twin of `stability.model.gpt`, sites and all.
 
 It reads the weights of a model by the names that the tables use and knows nothing else of it. Each
 site becomes a tensor of its own, so that `torch.autograd.grad` can be asked for its gradient.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stability.schema import Key
+from stability.config.names import Key
 
 EPS = 1e-5
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from stability.identity import digest, identity
-from stability.schema import CONFIG_FILE, FORMAT, RUN_FILE
-from stability.table import Writer
+from stability.config.identity import digest, identity
+from stability.results.parquet import Writer
+from stability.results.schema import CONFIG_FILE, FORMAT, RUN_FILE
 from synthetic import FINFO, UNIGRAM, VOCAB, config_of
 
 Law = Callable[[np.ndarray, np.random.Generator], np.ndarray]

@@ -13,8 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from stability import arguments, choices, compose, construct, grid
-from stability.sweep import Cell
+from stability.cli import arguments, compose, plan
+from stability.config import folders, instantiate
+from stability.sweep.grid import Cell
 
 
 @contextmanager
@@ -22,9 +23,9 @@ def hydra_for(*words: str) -> Iterator[tuple[ConfigLoader, DictConfig]]:
     """Hydra as the command sets it up, and the config that the sweeper gets."""
     read = arguments.read(words)
     compose.register(read.experiment, read.extra)
-    path = create_config_search_path(str(choices.conf_dir()))
+    path = create_config_search_path(str(folders.conf_dir()))
     for folder in read.extra:
-        construct.trust(folder)
+        instantiate.trust(folder)
         path.prepend("command-line", f"file://{folder.resolve()}", SearchPathQuery("schema"))
     overrides = [word for word in read.words if "=" in word]
     try:
@@ -32,16 +33,16 @@ def hydra_for(*words: str) -> Iterator[tuple[ConfigLoader, DictConfig]]:
         cfg = hydra.compose_config(
             "config", overrides, RunMode.MULTIRUN, with_log_configuration=False
         )
-        cfg.name = grid.name_of(cfg)
+        cfg.name = plan.name_of(cfg)
         yield hydra.config_loader, cfg
     finally:
         GlobalHydra.instance().clear()
 
 
-def plan(*words: str) -> list[Cell]:
+def planned(*words: str) -> list[Cell]:
     with hydra_for(*words) as (loader, cfg):
         typed: Any = OmegaConf.to_container(cfg.hydra.overrides.task)
-        return grid.Plan(loader, cfg, cfg.hydra.sweeper.params).cells(typed)
+        return plan.Plan(loader, cfg, cfg.hydra.sweeper.params).cells(typed)
 
 
 def names(cells: list[Cell]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stands for `stability.job` in tests of what runs it: its runs end as their config says."""
+"""A stand-in for `training.job`: its runs end as their config says."""
 
 import json
 import os

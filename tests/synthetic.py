@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
-from stability.config import Config, lookup
-from stability.identity import digest, flatten, identity
-from stability.schema import CONFIG_FILE, FORMAT, RUN_FILE
-from stability.table import Writer
+import stability
+from stability.config.identity import digest, flatten, identity
+from stability.config.knobs import Config, lookup
+from stability.results.parquet import Writer
+from stability.results.schema import CONFIG_FILE, FORMAT, RUN_FILE
 
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -308,3 +311,9 @@ def write_sweep(sweep: Path, axes: dict[str, list[Any]], **options: Any) -> list
 def row_of(folder: Path) -> dict[str, Any]:
     """The flattened config of a run, for slow twins."""
     return flatten(yaml.safe_load((folder / CONFIG_FILE).read_text()))
+
+
+def numbers(path: Path, module: ModuleType) -> pd.DataFrame:
+    rows = stability.load(path, module.TABLE, module.COLUMNS, module.WHERE)
+    frame: pd.DataFrame = module.data(rows)
+    return frame

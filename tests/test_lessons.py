@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from stability.figures import gradient_map, variance_map
-from synthetic import write_run
-from test_figures import numbers
+from synthetic import numbers, write_run
 
 HERE = Path(__file__).parent
 
@@ -40,19 +39,19 @@ LESSONS = {
 
 ELSEWHERE = {
     12: [
-        "test_table.py::test_a_kill_at_any_moment_loses_nothing_that_was_flushed",
-        "test_resume.py::test_a_run_killed_at_random_moments_equals_an_undisturbed_one",
+        "results/test_parquet.py::test_a_kill_at_any_moment_loses_nothing_that_was_flushed",
+        "sweep/test_resume.py::test_a_run_killed_at_random_moments_equals_an_undisturbed_one",
     ],
-    13: ["test_resume.py::test_100_steps_equal_50_and_resume_50"],
+    13: ["sweep/test_resume.py::test_100_steps_equal_50_and_resume_50"],
     14: [
-        "test_grid.py::test_only_what_is_missing_runs_again",
-        "test_grid.py::test_the_name_that_nobody_gave_is_a_time_stamp_of_its_own",
-        "test_procs.py::test_no_death_takes_the_sweep_along",
+        "cli/test_plan.py::test_only_what_is_missing_runs_again",
+        "cli/test_plan.py::test_the_name_that_nobody_gave_is_a_time_stamp_of_its_own",
+        "sweep/test_procs.py::test_no_death_takes_the_sweep_along",
         "test_run.py::test_a_failed_run_is_listed_with_its_cause_and_the_exit_code_is_1",
     ],
-    15: ["test_figures.py::test_diverged_seeds_are_counted_and_named"],
-    18: ["test_grid.py::test_folder_names_are_short_unique_and_legal_everywhere"],
-    19: ["test_figures.py::test_dynamic_range_holds_extremes_and_the_limits_of_the_format"],
+    15: ["figures/test_figures.py::test_diverged_seeds_are_counted_and_named"],
+    18: ["cli/test_plan.py::test_folder_names_are_short_unique_and_legal_everywhere"],
+    19: ["figures/test_figures.py::test_dynamic_range_holds_extremes_and_the_limits_of_the_format"],
 }
 
 
@@ -61,7 +60,8 @@ def names_in(path: Path) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-ALL = {f"{p.name}::{name}" for p in HERE.glob("test_*.py") for name in names_in(p)}
+FILES = {str(p.relative_to(HERE)): p for p in HERE.rglob("test_*.py")}
+ALL = {f"{file}::{name}" for file, path in FILES.items() for name in names_in(path)}
 
 
 @pytest.mark.parametrize("number", LESSONS, ids=lambda n: f"{n:02d} {LESSONS[n]}")

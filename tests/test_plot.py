@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 import stability
-from stability import figures, overlay
+from stability import figures
 from stability.figures import variance
 from stability.plot import main
+from stability.theory import overlay
 from synthetic import write_run, write_sweep
 
 FEW = ["--figures", "variance,loss,depth_ratio"]
@@ -79,19 +80,20 @@ def test_theory_can_be_left_out_and_belongs_to_step_0_alone(predictable: Path) -
 def test_a_class_from_elsewhere_has_no_theory_unless_it_is_allowed(
     predictable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "elsewhere.py").write_text("from stability.placements import Post as Mine\n")
+    (tmp_path / "elsewhere.py").write_text("from stability.parts.placements import Post as Mine\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for file in predictable.glob("norm-post*/config.yaml"):
         text = file.read_text()
-        assert "stability.placements.Post" in text
-        file.write_text(text.replace("stability.placements.Post", "elsewhere.Mine"))
+        assert "stability.parts.placements.Post" in text
+        file.write_text(text.replace("stability.parts.placements.Post", "elsewhere.Mine"))
     seen = {}
     for allowed in ([], ["--allow", "elsewhere"]):
         # A process of its own, as what is allowed stays so.
+        path = os.pathsep.join([str(tmp_path), *sys.path])
         command = [sys.executable, "-m", "stability.plot", str(predictable)]
         done = subprocess.run(
             [*command, "--figures", "variance", *allowed],
-            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         numbers = pd.read_csv(predictable / "figures" / "variance.csv")

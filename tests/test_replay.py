@@ -11,8 +11,8 @@ from rich.console import Console
 from torch import nn
 
 from stability import replay
-from stability.schema import Key
-from stability.trace import Trace
+from stability.config.names import Key
+from stability.recording.operations import Trace
 from tiny import make_config, run
 
 

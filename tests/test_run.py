@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stability import choices, usage
-from stability.config import GROUPS, KNOBS
+from stability.cli import help_text
+from stability.config import folders
+from stability.config.knobs import GROUPS, KNOBS
 from stability.run import config_dirs
 
 TINY = ["model.width=16", "model.heads=2", "model.context=16", "depth=1", "train.steps=2"]
@@ -51,7 +52,7 @@ def test_help_needs_neither_hydra_nor_torch_nor_a_second(tmp_path):
 
 
 def test_help_explains_every_knob_and_lists_every_option():
-    text = " ".join(usage.text().split())
+    text = " ".join(help_text.text().split())
     for knob in KNOBS.values():
         if knob.key.endswith((".label", ".order")) and not knob.key.startswith("norm."):
             continue  # said once
@@ -60,7 +61,7 @@ def test_help_explains_every_knob_and_lists_every_option():
         assert knob.unit in text and knob.legal.text in text
     for group in GROUPS:
         default = {"norm": "pre", "init": "xavier", "model": "nano"}.get(group, "")
-        assert f"{', '.join(choices.options(group))} (default: {default}" in text
+        assert f"{', '.join(folders.options(group))} (default: {default}" in text
 
 
 def test_help_lists_the_users_own_options(tmp_path):
@@ -68,7 +69,7 @@ def test_help_lists_the_users_own_options(tmp_path):
     (tmp_path / "norm" / "mine.yaml").write_text("")
     assert config_dirs(["-m", "--config-dir", str(tmp_path)]) == [tmp_path]
     assert config_dirs([f"--config-dir={tmp_path}", "-cd"]) == [tmp_path, Path()]
-    assert "mine" in usage.text([tmp_path])
+    assert "mine" in help_text.text([tmp_path])
 
 
 def test_hydras_own_commands_still_work(tmp_path):
@@ -81,7 +82,7 @@ def test_hydras_own_commands_still_work(tmp_path):
 def test_a_class_that_breaks_is_refused_in_a_line_and_traced_for_who_asks(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "breaks.py").write_text(
-        "from stability.placements import Pre\n"
+        "from stability.parts.placements import Pre\n"
         "class Breaks(Pre):\n"
         "    def __init__(self, *place):\n"
         "        {}['missing']\n"
@@ -146,7 +147,7 @@ def test_a_launcher_of_hydras_own_makes_the_same_runs(tmp_path):
 def test_a_failed_run_is_listed_with_its_cause_and_the_exit_code_is_1(tmp_path, launcher):
     (tmp_path / "mine" / "norm").mkdir(parents=True)
     (tmp_path / "mine" / "breaks.py").write_text(
-        "from stability.placements import NoNorm\n"
+        "from stability.parts.placements import NoNorm\n"
         "class Breaks(NoNorm):\n"
         "    def __call__(self, x, f, norm):\n"
         "        if hasattr(x, 'backward'): raise RuntimeError('no such luck')\n"

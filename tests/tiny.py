@@ -11,8 +11,8 @@ from unittest import mock
 import pandas as pd
 from omegaconf import OmegaConf
 
-from stability.config import GROUPS, Config
-from stability.rules import validate
+from stability.config.knobs import GROUPS, Config
+from stability.config.rules import validate
 
 CONF = Path(__file__).parents[1] / "conf"
 CHOICES = {
@@ -93,7 +93,8 @@ def run(
     config: dict[str, Any], folder: Path, prepare: Callable[[Any], object] = lambda built: None
 ) -> Ran:
     """Run a config to its finished folder; ``prepare`` may tamper with what was built."""
-    from stability import build, job
+    from stability.model import build
+    from stability.training import job
 
     made = []
 

@@ -1,6 +1,6 @@
 """The sweeper ``grid``.
 
-Hydra imports every plugin at each start: the work is in `stability.grid`.
+Hydra imports every plugin at each start: the work is in `stability.cli.plan`.
 """
 
 from dataclasses import dataclass, field
@@ -34,10 +34,10 @@ class GridSweeper(BasicSweeper):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """Name the sweep before the launcher is made, which may place its own files by it."""
-        from stability import compose, grid
+        from stability.cli import compose, plan
 
         self._named = config.name is not None
-        config.name = grid.name_of(config)
+        config.name = plan.name_of(config)
         compose.refuse_foreign(config.hydra.launcher)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
@@ -48,10 +48,10 @@ class GridSweeper(BasicSweeper):
             ConfigError: something is refused; nothing has been written.
             Finished: the command's exit code is not 0.
         """
-        from stability import compose, grid
+        from stability.cli import compose, plan
 
         assert self.hydra_context is not None and self.config is not None
         loader = self.hydra_context.config_loader
-        plan = grid.Plan(loader, self.config, self.params)
+        planned = plan.Plan(loader, self.config, self.params)
         trusted = compose.trusted(self.config.hydra)
-        grid.run(plan.cells(arguments), self.launcher, trusted, self._named)
+        plan.run(planned.cells(arguments), self.launcher, trusted, self._named)

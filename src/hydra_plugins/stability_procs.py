@@ -1,6 +1,6 @@
 """The launcher ``procs``.
 
-Hydra imports every plugin at each start: the work is in `stability.pool`.
+Hydra imports every plugin at each start: the work is in `stability.sweep.pool`.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,8 @@ class ProcsLauncher(Launcher):
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         """Run them; how each ended is the return value of its job."""
-        from stability import compose, pool
+        from stability.cli import compose
+        from stability.sweep import pool
 
         setups = pool.setups(self._cells, compose.trusted(self._config.hydra), self._gpus)
         runs = pool.Pool(setups, self._watcher, self._cells[0].config)

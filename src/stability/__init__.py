@@ -4,19 +4,21 @@
 are imported when first used, so that reading tables needs no torch and plotting starts fast.
 """
 
+from importlib.metadata import version
 from typing import Any
 
-__version__ = "0.1.0"
 __all__ = ["load", "record"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "load":
-        from stability.frames import load
+        from stability.results.frames import load
 
         return load
     if name == "record":
-        from stability.attach import record
+        from stability.recording.record import record
 
         return record
+    if name == "__version__":
+        return version("stability")
     raise AttributeError(f"module 'stability' has no attribute {name!r}")

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from stability import quiet
-from stability.build import Built, build
-from stability.config import Config
-from stability.model import loss_sum
-from stability.recorder import Recorder
+from stability import shell
+from stability.config.knobs import Config
+from stability.model.build import Built, build
+from stability.model.gpt import loss_sum
+from stability.recording.recorder import Recorder
 
 Variant = Callable[[], None]
 
@@ -29,10 +29,10 @@ def settings(depth: int, width: int, context: int, compile: bool) -> dict[str, A
     """A Pre-LN GPT on the embedded text."""
     config = asdict(Config()) | {"depth": depth, "compile": compile}
     config["model"] |= {"width": width, "heads": max(1, width // 16), "context": context}
-    config["norm"]["build"] = {"_target_": "stability.placements.Pre"}
-    config["norm_type"]["build"] = {"_target_": "stability.norms.LayerNorm", "eps": 1e-5}
-    config["init"]["build"] = {"_target_": "stability.inits.Xavier"}
-    config["data"]["build"] = {"_target_": "stability.data.PyDocs"}
+    config["norm"]["build"] = {"_target_": "stability.parts.placements.Pre"}
+    config["norm_type"]["build"] = {"_target_": "stability.parts.norms.LayerNorm", "eps": 1e-5}
+    config["init"]["build"] = {"_target_": "stability.parts.inits.Xavier"}
+    config["data"]["build"] = {"_target_": "stability.parts.data.PyDocs"}
     config["choices"] = dict.fromkeys(("norm", "norm_type", "init", "model", "data"), "bench")
     return config
 
@@ -118,7 +118,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-@quiet.when_unread
+@shell.when_unread
 def main(argv: list[str] | None = None) -> None:
     """The command."""
     args = _parser().parse_args(argv)

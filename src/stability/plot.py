@@ -20,18 +20,19 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
 
-from stability import figures, quiet
-from stability.figures.files import about, save
-from stability.figures.select import CannotFill
-from stability.figures.style import WIDTHS, axes_of
-from stability.frames import load
-from stability.index import Unreadable, sweeps
-from stability.overlay import Overlay, of_sweep
+from stability import figures, shell
+from stability.figures.drawing.files import about, save
+from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.style import WIDTHS, axes_of
+from stability.results.atomic import Unreadable
+from stability.results.frames import load
+from stability.results.index import sweeps
+from stability.theory.overlay import Overlay, of_sweep
 
 FORMATS = ("pdf", "png")
 
 
-@quiet.when_unread
+@shell.when_unread
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what is asked for; 0 if something was drawn, 2 with a line of reason if not."""
     args = _parser().parse_args(argv)

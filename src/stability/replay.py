@@ -22,14 +22,16 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from stability import atomic, construct, quiet
-from stability.build import device_of, model_of, recorder_of
-from stability.config import DTYPES, ConfigError
-from stability.model import GPT
-from stability.passes import forward_backward
-from stability.schema import CONFIG_FILE, FAILURE_FILE, RUN_FILE
-from stability.taken import Rows
-from stability.trace import Operation, Seen, Trace
+from stability import shell
+from stability.config import instantiate
+from stability.config.knobs import DTYPES, ConfigError
+from stability.model.build import device_of, model_of, recorder_of
+from stability.model.gpt import GPT
+from stability.recording.operations import Operation, Seen, Trace
+from stability.recording.recorded_step import Rows
+from stability.results import atomic
+from stability.results.schema import CONFIG_FILE, FAILURE_FILE, RUN_FILE
+from stability.training.passes import forward_backward
 
 REPLAY_FILE = "replay.parquet"
 BEFORE = 6
@@ -211,7 +213,7 @@ def broken_by_update(folder: Path) -> str:
     return f"every operation of the pass is finite; the update that follows it breaks {where}"
 
 
-@quiet.when_unread
+@shell.when_unread
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m stability.replay", description=__doc__)
@@ -222,9 +224,9 @@ def main(argv: list[str] | None = None) -> int:
         "--allow", action="append", default=[], help="module the run may build from"
     )
     args = parser.parse_args(argv)
-    construct.allow(*args.allow)
+    instantiate.allow(*args.allow)
     if args.config_dir:
-        construct.trust(args.config_dir)
+        instantiate.trust(args.config_dir)
     try:
         return explain(args.run, args.dtype, Console())
     except (Refused, ConfigError) as error:

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.lines import Lines, Quantity
-from stability.figures.select import COMMON, ends, over_seeds, require
-from stability.figures.style import drawn
+from stability.figures.drawing.lines import Lines, Quantity
+from stability.figures.drawing.select import COMMON, ends, over_seeds, require
+from stability.figures.drawing.style import drawn
 
 TABLE = "layers"
 COLUMNS = (

@@ -7,13 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stability.figures.lines import Lines, Quantity
-from stability.figures.roles import MAX_LINES
-from stability.figures.scales import whole_x
-from stability.figures.select import COMMON, CannotFill, ends, over_seeds, require
-from stability.figures.style import axes_of, drawn
-from stability.fits import better_law
-from stability.index import block_outputs, l2
+from stability.figures.drawing.lines import Lines, Quantity
+from stability.figures.drawing.roles import MAX_LINES
+from stability.figures.drawing.scales import whole_x
+from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds, require
+from stability.figures.drawing.style import axes_of, drawn
+from stability.results.fits import better_law
+from stability.results.stream import block_outputs, l2
 
 TABLE = "layers"
 COLUMNS = (

@@ -3,11 +3,11 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.lines import BLOCKS, Lines, Quantity
-from stability.figures.scales import short
-from stability.figures.select import COMMON, ends, matrices, over_seeds, require
-from stability.figures.style import drawn
-from stability.index import block_outputs
+from stability.figures.drawing.lines import BLOCKS, Lines, Quantity
+from stability.figures.drawing.scales import short
+from stability.figures.drawing.select import COMMON, ends, matrices, over_seeds, require
+from stability.figures.drawing.style import drawn
+from stability.results.stream import block_outputs
 
 TABLE = "layers"
 COLUMNS = (

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.lines import Lines, Quantity, edge
-from stability.figures.roles import part
-from stability.figures.select import COMMON, CannotFill, like, over_seeds, require
-from stability.figures.style import axes_of, drawn
+from stability.figures.drawing.lines import Lines, Quantity, edge
+from stability.figures.drawing.roles import part
+from stability.figures.drawing.select import COMMON, CannotFill, like, over_seeds, require
+from stability.figures.drawing.style import axes_of, drawn
 
 TABLE = "steps"
 COLUMNS = (

@@ -10,10 +10,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from stability.figures import panels, style
-from stability.figures.roles import facets, part, title
-from stability.figures.select import CannotFill
-from stability.figures.style import axes_of, drawn
+from stability.figures.drawing import panels, style
+from stability.figures.drawing.roles import facets, part, title
+from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.style import axes_of, drawn
 
 TABLE = "runs"
 COLUMNS = (

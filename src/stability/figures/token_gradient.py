@@ -3,12 +3,12 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures import panels, style
-from stability.figures.heat import heat_map, scale, special
-from stability.figures.scales import log_limits
-from stability.figures.select import COMMON, ends, over_seeds, require
-from stability.figures.style import drawn
-from stability.figures.wall import Wall
+from stability.figures.drawing import panels, style
+from stability.figures.drawing.heat import heat_map, scale, special
+from stability.figures.drawing.scales import log_limits
+from stability.figures.drawing.select import COMMON, ends, over_seeds, require
+from stability.figures.drawing.style import drawn
+from stability.figures.drawing.wall import Wall
 
 TABLE = "probes"
 COLUMNS = (*COMMON, "layer", "sublayer", "probe", "item", "value")

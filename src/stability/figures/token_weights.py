@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stability.figures import panels, style
-from stability.figures.lines import DASHED, THEORY
-from stability.figures.scales import log_limits, log_y, whole_ticks
-from stability.figures.select import COMMON, ends, over_seeds, require
-from stability.figures.style import drawn
-from stability.figures.wall import Wall
+from stability.figures.drawing import panels, style
+from stability.figures.drawing.lines import DASHED, THEORY
+from stability.figures.drawing.scales import log_limits, log_y, whole_ticks
+from stability.figures.drawing.select import COMMON, ends, over_seeds, require
+from stability.figures.drawing.style import drawn
+from stability.figures.drawing.wall import Wall
 
 TABLE = "probes"
 COLUMNS = (*COMMON, "layer", "sublayer", "probe", "item", "value")

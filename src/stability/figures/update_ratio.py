@@ -3,9 +3,16 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.lines import BLOCKS, Lines, Quantity
-from stability.figures.select import COMMON, ends, first_weights, matrices, over_seeds, require
-from stability.figures.style import drawn
+from stability.figures.drawing.lines import BLOCKS, Lines, Quantity
+from stability.figures.drawing.select import (
+    COMMON,
+    ends,
+    first_weights,
+    matrices,
+    over_seeds,
+    require,
+)
+from stability.figures.drawing.style import drawn
 
 TABLE = "layers"
 COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "numel", "rms")

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.lines import BLOCKS, Lines, Quantity
-from stability.figures.select import COMMON, ends, over_seeds, require
-from stability.figures.style import axes_of, drawn
-from stability.index import block_outputs
+from stability.figures.drawing.lines import BLOCKS, Lines, Quantity
+from stability.figures.drawing.select import COMMON, ends, over_seeds, require
+from stability.figures.drawing.style import axes_of, drawn
+from stability.results.stream import block_outputs
 
 TABLE = "layers"
 COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "var", "nonfinite")

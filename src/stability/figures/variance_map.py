@@ -3,10 +3,10 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.heat import draw_maps, several_steps
-from stability.figures.select import COMMON, over_seeds, require, together
-from stability.figures.style import drawn
-from stability.index import block_outputs
+from stability.figures.drawing.heat import draw_maps, several_steps
+from stability.figures.drawing.select import COMMON, over_seeds, require, together
+from stability.figures.drawing.style import drawn
+from stability.results.stream import block_outputs
 
 TABLE = "layers"
 COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "var", "nonfinite")

@@ -3,10 +3,17 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.lines import BLOCKS, Lines, Quantity
-from stability.figures.select import COMMON, ends, first_weights, matrices, over_seeds, require
-from stability.figures.style import drawn
-from stability.index import l2
+from stability.figures.drawing.lines import BLOCKS, Lines, Quantity
+from stability.figures.drawing.select import (
+    COMMON,
+    ends,
+    first_weights,
+    matrices,
+    over_seeds,
+    require,
+)
+from stability.figures.drawing.style import drawn
+from stability.results.stream import l2
 
 TABLE = "layers"
 COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite", "rms")

@@ -1,0 +1,1 @@
+"""From a claim in an experiment's yaml to a verdict: syntax, measures, criteria, pages."""

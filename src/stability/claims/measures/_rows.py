@@ -1,0 +1,108 @@
+"""From one run's rows to arrays over depth."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from stability.config import instantiate
+from stability.config.names import SUBLAYERS
+from stability.parts.inits import Weight
+from stability.results.fits import line
+from stability.results.stream import block_outputs, l2
+
+Rows: TypeAlias = pd.DataFrame
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+TOKENS = ("all", "median")
+"""Gradients over all tokens, and those of the median token: causal attention parts the two."""
+
+
+class Unmeasured(Exception):
+    """A seed cannot answer; the text says why."""
+
+
+def only(frame: Rows, what: str = "rows") -> Rows:
+    """The frame itself where it is that of one run.
+
+    Raises:
+        Unmeasured: no row, or several runs in one seed.
+    """
+    if frame.empty:
+        raise Unmeasured(f"no {what}")
+    if frame["run"].nunique() > 1:
+        raise Unmeasured(f"{frame['run'].nunique()} runs in one seed: name their axis under over")
+    return frame
+
+
+def by_depth(layers: Rows, runs: Rows) -> dict[int, Rows]:
+    """Rows of each depth L of one seed."""
+    found = {int(r["depth"]): layers[layers["run"] == r["run"]] for _, r in runs.iterrows()}
+    if len(found) < len(runs):
+        raise Unmeasured("several runs at one depth: name their axis under over")
+    return dict(sorted(found.items()))
+
+
+def profile(layers: Rows, quantity: str, token: str = "all") -> Array:
+    """A quantity of the stream after l blocks, index l: 0 is the embedding, 1 .. L the blocks.
+
+    Args:
+        layers: one run, one step.
+        quantity: ``variance``, ``sigma``, ``rms`` of x_l, or ``gradient``, the norm of dLoss/dx_l.
+        token: of the gradient: over ``all`` tokens, or that of the ``median`` token.
+    """
+    kind = "grad" if quantity == "gradient" else "act"
+    rows = block_outputs(layers[(layers["kind"] == kind)])
+    rows = only(rows, f"{kind} at resid_post").sort_values("l")
+    if (rows["nonfinite"].fillna(0) > 0).any():
+        first = rows.loc[rows["nonfinite"] > 0, "l"].min()
+        raise Unmeasured(f"{quantity} not finite, first after {first} blocks")
+    if quantity == "gradient":
+        values = l2(rows) if token == "all" else rows["token_rms_median"]
+    elif quantity == "sigma":
+        values = rows["var"].pow(0.5)
+    else:
+        values = rows[{"variance": "var", "rms": "rms"}[quantity]]
+    return values.to_numpy(float)
+
+
+def positive(values: Array, what: str) -> Array:
+    """The values, where all of them have a logarithm."""
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise Unmeasured(f"{what} is 0, negative or not finite somewhere")
+    return values
+
+
+def slope(x: Array, y: Array) -> float:
+    try:
+        return line(x, y).slope
+    except ValueError as error:
+        raise Unmeasured(str(error)) from error
+
+
+def gain(run: pd.Series, role: str) -> float:
+    """The gain d std^2 of a d x d weight of the first block, at the run's init."""
+    prefix = "init.build."
+    node = {k[len(prefix) :]: v for k, v in run.items() if k.startswith(prefix) and pd.notna(v)}
+    width, depth = int(run["model.width"]), int(run["depth"])
+    branches = depth * (2 if run["model.sublayers"] == "attn_mlp" else 1)
+    weight = Weight(role, width, width, 0, depth, branches)
+    return float(width * instantiate.build(node, "init").std(weight) ** 2)
+
+
+def first_nonfinite(layers: Rows, kind: str = "act") -> pd.Series:
+    """The first row, in the order of execution, of a kind that holds a non-finite entry.
+
+    Raises:
+        Unmeasured: all of it is finite.
+    """
+    rows = only(layers[layers["kind"] == kind], kind)
+    bad = rows[rows["nonfinite"].fillna(0) > 0]
+    if bad.empty:
+        raise Unmeasured(f"every {kind} is finite")
+    order = ["resid_pre", "branch_in", "scores", "attn_rows", "branch_out", "resid_post"]
+    place = bad.assign(
+        _sub=bad["sublayer"].astype(str).map(SUBLAYERS.index),
+        _site=bad["site"].astype(str).map(order.index),
+    )
+    return place.sort_values(["layer", "_sub", "_site"], ascending=kind == "act").iloc[0]

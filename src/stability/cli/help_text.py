@@ -1,0 +1,89 @@
+"""The help text, from `config.KNOBS` and from the options that lie in conf/.
+
+Imports neither hydra nor torch: it is printed before either is needed.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from stability.config import folders
+from stability.config.knobs import GROUPS, KNOBS, Config, Knob
+
+HEAD = """\
+usage: python -m stability.run [-m] [KEY=VALUE[,VALUE...] ...] [experiments=NAME] [--config-dir DIR]
+
+Trains one GPT for every combination of the values given and records what happens in every layer.
+  python -m stability.run norm=pre,post depth=6,24       four runs
+  python -m stability.run experiments=NAME               a sweep kept in experiments/
+The same command with the same name=NAME runs only what is missing."""
+
+FLAGS = """\
+-m, --multirun       may be left out: one run is a sweep of one
+--config-dir DIR     more options in DIR/<group>/*.yaml; the modules in DIR may be built
+--cfg job            print the composed config of one run (one value for each key) and stop
+-h, --help           this text
+--hydra-help         Hydra's own flags and groups
+hydra/launcher=NAME  procs (processes on this machine) or any launcher that Hydra knows"""
+
+TAIL = """\
+exit code: 0 = every run completed or diverged, 1 = a run failed, 2 = the config was refused and
+nothing was written, 130 or 143 = interrupted. HYDRA_FULL_ERROR=1 shows the traceback."""
+
+WIDTH = 100
+INDENT = 34
+
+
+def text(extra: Sequence[Path] = ()) -> str:
+    """The whole help text; `extra` are the folders given by ``--config-dir``."""
+    names = {group: folders.options(group, extra) for group in GROUPS}
+    defaults = folders.defaults()
+    said = {g: f"{', '.join(found)} (default: {defaults[g]})" for g, found in names.items()}
+    said["experiments"] = ", ".join(sorted(folders.experiments(extra)))
+    options = "\n".join(_entry(name, body) for name, body in said.items())
+    knobs = "\n".join(_knobs())
+    return "\n\n".join(
+        [
+            HEAD,
+            f"Options, one yaml each:\n{options}",
+            f"Keys with their defaults, units and legal ranges:\n{knobs}",
+            "Flags:\n" + textwrap.indent(FLAGS, "  "),
+            TAIL,
+        ]
+    )
+
+
+def _knobs() -> Iterator[str]:
+    part = ""
+    for knob in KNOBS.values():
+        head, _, name = knob.key.rpartition(".")
+        if head != part:
+            part = head
+            if head:
+                doc = Config.__dataclass_fields__[head.split(".")[0]].metadata["doc"]
+                yield f" {head}: {doc}"
+        if name not in ("label", "order") or head == "norm":
+            yield _entry(f"{knob.key}={_show(knob.default)}", _explain(knob))
+
+
+def _explain(knob: Knob) -> str:
+    notes = [knob.unit, knob.legal.text]
+    return f"{knob.doc} [{'; '.join(n for n in notes if n)}]" if any(notes) else knob.doc
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _entry(name: str, body: str) -> str:
+    """A name and its explanation in two columns; a long name has its own line."""
+    lead = f"  {name}".ljust(INDENT)
+    first = "" if len(lead) > INDENT else lead
+    filled = textwrap.fill(
+        body, WIDTH, initial_indent=first or " " * INDENT, subsequent_indent=" " * INDENT
+    )
+    return filled if first else "\n".join(textwrap.wrap(lead.rstrip(), WIDTH)) + "\n" + filled

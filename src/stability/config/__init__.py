@@ -1,0 +1,1 @@
+"""What a run is: every knob, its legal range, the rules between knobs, a run's identity."""

@@ -1,0 +1,62 @@
+"""What makes two runs the same run, and a config as one row of a table."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from stability.config.knobs import KNOBS, lookup
+
+
+def identity(config: Mapping[str, Any], data_sha256: str) -> dict[str, Any]:
+    """What makes two runs the same run: the config less what only names, places or shows it.
+
+    The data count by their content, not by their path.
+    """
+    plain: dict[str, Any] = {"choices": dict(config["choices"]), "data_sha256": data_sha256}
+    for k in KNOBS.values():
+        if k.identity:
+            value = lookup(config, k.key)
+            if k.key.endswith(".build"):
+                hidden = {n for n in value if not KNOBS.get(k.key[:-5] + n, k).identity}
+                value = {n: v for n, v in value.items() if n not in hidden}
+                value |= {"_target_": _class_name(value["_target_"])}
+            plain[k.key] = value
+    return plain
+
+
+def _class_name(target: str) -> str:
+    """The name of a class of this package, without its module, so that files can move."""
+    return target.rpartition(".")[2] if target.startswith("stability.") else target
+
+
+def digest(identity: Mapping[str, Any]) -> str:
+    """Eight hex digits of an identity: a run's ``run`` column and the end of its folder's name."""
+
+    def canonical(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: canonical(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [canonical(v) for v in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as one row: ``norm`` is the chosen option, ``norm.label`` what belongs to it.
+
+    Lists become JSON text, so that every value is a scalar.
+    """
+    row: dict[str, Any] = dict(config["choices"])
+
+    def walk(node: Mapping[str, Any], prefix: str) -> None:
+        for name, value in node.items():
+            if isinstance(value, Mapping):
+                walk(value, f"{prefix}{name}.")
+            else:
+                row[prefix + name] = json.dumps(value) if isinstance(value, list) else value
+
+    walk({k: v for k, v in config.items() if k not in ("choices", "claim")}, "")
+    return row

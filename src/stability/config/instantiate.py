@@ -1,0 +1,128 @@
+"""Builds the class that a config names, from allowed modules only.
+
+A config is data: a ``_target_`` may name a class of this package, or of a module that the user
+allowed (``--config-dir DIR`` allows the modules in DIR, ``allow=[module]`` names one). Used by the
+training and the analysis staircase alike; free of torch.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stability.config.knobs import ConfigError
+
+_allowed = {"stability"}
+
+
+def allow(*modules: str) -> None:
+    """Let configs build classes of these modules (and of what lies below them)."""
+    _allowed.update(modules)
+
+
+def trust(folder: str | Path) -> None:
+    """Put a folder on the import path and allow the modules that lie in it."""
+    folder = Path(folder).resolve()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    allow(*(p.stem for p in folder.glob("*.py")))
+    allow(*(p.parent.name for p in folder.glob("*/__init__.py")))
+
+
+def refuse_missing(modules: Sequence[str]) -> None:
+    """Refuse to allow what is no module.
+
+    Raises:
+        ConfigError: for the first that cannot be found.
+    """
+    for module in modules:
+        with blaming("allow", module, "cannot be found"):
+            if importlib.util.find_spec(module) is None:
+                raise ConfigError("allow", module, "there is no such module")
+
+
+@contextmanager
+def blaming(key: str, value: object, what: str) -> Iterator[None]:
+    """Turn whatever somebody else's code raises into a refusal of the key that brought it in.
+
+    A ValueError is how a class refuses an argument: its words are for the user as they are.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(key, value, f"{what}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(key, value, f"{what}: {type(error).__name__}: {error}") from error
+
+
+def is_allowed(target: str) -> bool:
+    """Whether a dotted name lies in an allowed module."""
+    parts = target.split(".")
+    return any(".".join(parts[:n]) in _allowed for n in range(1, len(parts)))
+
+
+def _which_are_allowed() -> str:
+    return f"modules allowed: {', '.join(sorted(_allowed))}; add one with allow=[MODULE]"
+
+
+def resolve(target: str, key: str) -> type:
+    """The class that a ``_target_`` names.
+
+    Raises:
+        ConfigError: not allowed, not importable, or no class that can have instances.
+    """
+    if not isinstance(target, str) or not is_allowed(target):
+        raise ConfigError(f"{key}._target_", target, _which_are_allowed())
+    module, _, name = target.rpartition(".")
+    with blaming(f"{key}._target_", target, "cannot be imported"):
+        found = getattr(importlib.import_module(module), name)
+    if not isinstance(found, type):
+        raise ConfigError(f"{key}._target_", target, "must name a class")
+    if inspect.isabstract(found):
+        raise ConfigError(f"{key}._target_", target, "is a base: name a class made from it")
+    home = f"{found.__module__}.{found.__qualname__}"
+    if not is_allowed(home):  # a module's imports are not its classes
+        raise ConfigError(f"{key}._target_", target, f"is {home}; {_which_are_allowed()}")
+    return found
+
+
+def build(node: Mapping[str, Any], key: str, *args: Any) -> Any:
+    """Build ``node["_target_"](*args, **rest of node)``.
+
+    Args:
+        node: a ``build:`` node of a config.
+        key: its dotted name, for messages.
+        args: what the program adds, first.
+
+    Raises:
+        ConfigError: the class is refused, or its constructor refuses the arguments.
+    """
+    kwargs = {k: v for k, v in node.items() if k != "_target_"}
+    cls = resolve(node["_target_"], key)
+    with blaming(f"{key}._target_", node["_target_"], "has no signature"):
+        signature = inspect.signature(cls)
+    takes = [p for p in list(signature.parameters)[len(args) :] if p not in ("args", "kwargs")]
+    for name, value in kwargs.items():
+        if name not in signature.parameters:
+            raise ConfigError(f"{key}.{name}", value, f"{cls.__name__} takes {takes or 'nothing'}")
+        _check_type(f"{key}.{name}", value, signature.parameters[name].annotation)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(key, dict(node), f"{cls.__name__}: {error}") from error
+    with blaming(key, dict(node), f"{cls.__name__} cannot be made"):
+        return cls(*args, **kwargs)
+
+
+def _check_type(key: str, value: Any, annotation: Any) -> None:
+    wanted = {float: (int, float), int: int, bool: bool, str: str}.get(annotation)
+    if wanted is None:
+        return
+    if not isinstance(value, wanted) or (isinstance(value, bool) and annotation is not bool):  # type: ignore[arg-type]
+        raise ConfigError(key, value, f"must be of type {annotation.__name__}")

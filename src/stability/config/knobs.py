@@ -1,0 +1,327 @@
+"""Every knob: its type, unit, default and legal range.
+
+The dataclasses are the schema that Hydra composes into; the yaml files of `conf/` choose values,
+the defaults stand here and nowhere else. `stability.config.rules` checks one composed config,
+`stability.config.identity` says what a run is.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stability.config.names import KINDS, SITES
+from stability.config.ranges import (
+    ANY,
+    FLAG,
+    Legal,
+    above,
+    at_least,
+    either,
+    matches,
+    one_of,
+    optional,
+    share,
+    subset,
+    whole,
+)
+
+GROUPS = ("norm", "norm_type", "init", "model", "data")
+"""Config groups: each option is one yaml in a folder of `conf/`."""
+
+AXES = ("norm", "norm_type", "init", "depth", "dtype", "seed")
+"""The short names that people sweep."""
+
+DTYPES = ("fp64", "fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "sigmoid", "identity", "swiglu")
+_PROBES = Path(__file__).parents[1] / "training" / "probes"
+PROBES = tuple(sorted(p.stem for p in _PROBES.glob("[!_]*.py")))
+"""Every probe: a file in training/probes/."""
+
+MOST_STEPS = 10**9
+"""Most steps of a run, and between two things that it does."""
+SCALES = at_least(1e-30, 1e30)
+"""Factors on the loss that, like their inverses, are normal numbers in fp32."""
+
+
+class ConfigError(Exception):
+    """A config that is refused: names the key, the value and what is legal. Exit code 2."""
+
+    def __init__(self, key: str, value: object, legal: str, trace: str = "") -> None:
+        super().__init__(f"{key}={value}: {legal}")
+        self.key, self.value, self.legal = key, value, legal
+        if trace:  # of the process that refused, to be shown where this one's is
+            self.add_note(trace)
+
+
+def knob(default: Any, doc: str, legal: Legal = ANY, unit: str = "", identity: bool = True) -> Any:
+    """A config field: default, meaning, legal range, unit, whether it makes a run another run."""
+    meta = {"doc": doc, "legal": legal, "unit": unit, "identity": identity}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata=meta)
+    return field(default=default, metadata=meta)
+
+
+@dataclass
+class Option:
+    """What an option of every group has."""
+
+    label: str = knob("", "name in legends", identity=False)
+    order: int = knob(
+        0, "place in legends and in the colour order", at_least(0, 9999), identity=False
+    )
+    build: dict[str, Any] = knob({}, "the class to build (_target_) and its arguments")
+
+
+@dataclass
+class Norm(Option):
+    pass
+
+
+@dataclass
+class NormType(Option):
+    eps: float = knob(1e-5, "added to the variance or mean square", at_least(0))
+
+
+@dataclass
+class Init(Option):
+    std: float = knob(0.02, "std of every weight matrix, for init=normal", at_least(0))
+    embed_std: float = knob(0.02, "std of token and position embeddings", at_least(0))
+
+
+@dataclass
+class Data(Option):
+    path: str | None = knob(None, "training data, for data=text and data=tokens", identity=False)
+    val_path: str | None = knob(
+        None, "validation data; without it the last tenth of the training data", identity=False
+    )
+    vocab: int | None = knob(
+        None, "number of symbols, for data=markov and data=tokens", optional(at_least(2, 2**16))
+    )
+    pad_share: float = knob(0.0, "mean share of padding tokens in a sequence", share())
+
+
+@dataclass
+class Model:
+    width: int = knob(64, "width d of the residual stream", at_least(1, 2**16), "features")
+    heads: int = knob(4, "attention heads", at_least(1, 2**16))
+    context: int = knob(64, "tokens per sequence T", at_least(2, 2**31), "tokens")
+    mlp_ratio: float = knob(4.0, "width of the MLP over the width of the model", above(0, 1024))
+    activation: str = knob("gelu", "the MLP's nonlinearity", one_of(*ACTIVATIONS))
+    position: str = knob("learned", "how positions enter", one_of("learned", "rope", "none"))
+    causal: bool = knob(True, "whether attention is causal", FLAG)
+    attention: str = knob(
+        "fused",
+        "attention's kernel: PyTorch's choice, or one that forms scores and softmax, in >= fp32",
+        one_of("fused", "plain"),
+    )
+    bias: bool = knob(True, "biases in linear layers and norms", FLAG)
+    tie_embeddings: bool = knob(True, "unembedding = embedding", FLAG)
+    dropout: float = knob(0.0, "dropout of embedding, attention and branches", share())
+    sublayers: str = knob(
+        "attn_mlp",
+        "sublayers of a block; linear and mlp have one",
+        one_of("attn_mlp", "linear", "mlp"),
+    )
+    vocab: Any = knob("auto", "rows of the embedding", either("auto", whole(2, 2**20)), "tokens")
+
+
+@dataclass
+class Train:
+    steps: int = knob(
+        150,
+        "updates; 0 = one recorded pass at init",
+        at_least(0, MOST_STEPS),
+        "steps",
+        identity=False,
+    )
+    batch_size: int = knob(8, "sequences per step", at_least(1, 2**20), "sequences")
+    accumulate: int = knob(1, "parts a batch is split into", at_least(1, 2**20))
+    optimizer: str = knob("adamw", "update rule", one_of("adamw", "adam", "sgd"))
+    lr: float = knob(1e-3, "peak learning rate", at_least(0))
+    schedule: str = knob(
+        "constant", "learning rate after warm-up", one_of("constant", "linear", "cosine")
+    )
+    warmup_steps: int = knob(0, "linear warm-up from 0", at_least(0, MOST_STEPS), "steps")
+    weight_decay: float = knob(0.0, "weight decay of matrices and embeddings", at_least(0))
+    independent_weight_decay: bool = knob(
+        False, "decay by weight_decay * lr(t)/lr instead of weight_decay * lr(t)", FLAG
+    )
+    betas: list[float] = knob(
+        [0.9, 0.95],
+        "Adam's decay rates of the moments",
+        Legal(
+            "two numbers, each 0 <= value < 1", lambda v: len(v) == 2 and all(map(share().test, v))
+        ),
+    )
+    eps: float = knob(1e-8, "Adam's eps", at_least(0))
+    clip: float = knob(0.0, "largest gradient norm; 0 = no clipping", at_least(0))
+    state_dtype: str = knob(
+        "fp32",
+        "dtype of the optimizer's moments and arithmetic: at least fp32, or that of the parameter",
+        one_of("fp32", "param"),
+    )
+    eval_every: int = knob(
+        50, "steps between validations, 0 = at the end only", at_least(0, MOST_STEPS), "steps"
+    )
+    eval_batches: int = knob(4, "batches per validation", at_least(1, 2**20), "batches")
+    checkpoint_every: int = knob(
+        500,
+        "steps between checkpoints, 0 = only when interrupted",
+        at_least(0, MOST_STEPS),
+        "steps",
+        identity=False,
+    )
+    keep_checkpoint: bool = knob(
+        False, "keep checkpoint.pt when the run ends", FLAG, identity=False
+    )
+
+
+@dataclass
+class Record:
+    every: int = knob(
+        10,
+        "steps between recordings; the last step is always recorded",
+        at_least(1, MOST_STEPS),
+        "steps",
+    )
+    kinds: list[str] = knob(list(KINDS), "what to record", subset(tuple(KINDS)))
+    sites: list[str] = knob(
+        list(SITES), "where to record activations and gradients", subset(tuple(SITES))
+    )
+    probes: list[str] = knob(
+        [],
+        "what to measure on recorded steps with passes of its own; takes time",
+        subset(PROBES, empty=True),
+    )
+    ring: int = knob(
+        0,
+        "last steps kept at full detail on the device, written when the run diverges; costs a"
+        " recording at every step",
+        at_least(0, 2**20),
+        "steps",
+        identity=False,
+    )
+    flush_every: int = knob(
+        50, "steps between writes to disk", at_least(1, MOST_STEPS), "steps", identity=False
+    )
+
+
+@dataclass
+class Config:
+    norm: Norm = field(default_factory=Norm, metadata={"doc": "where the norm sits"})
+    norm_type: NormType = field(default_factory=NormType, metadata={"doc": "which norm it is"})
+    init: Init = field(default_factory=Init, metadata={"doc": "how weights are initialised"})
+    depth: int = knob(6, "blocks L", at_least(1, 10_000), "blocks")
+    dtype: str = knob(
+        "fp32", "parameters, activations and gradients; amp_*: autocast", one_of(*DTYPES)
+    )
+    seed: int = knob(0, "seed of weights, batches and dropout", at_least(0, 2**32 - 1))
+    model: Model = field(default_factory=Model, metadata={"doc": "shape of the GPT"})
+    data: Data = field(default_factory=Data, metadata={"doc": "what it is trained on"})
+    train: Train = field(default_factory=Train, metadata={"doc": "how it is trained"})
+    record: Record = field(default_factory=Record, metadata={"doc": "what is recorded, and when"})
+    loss_scale: Any = knob(
+        "none",
+        "factor on the loss",
+        Legal(
+            f"none, dynamic, or a number from {SCALES.text}",
+            lambda v: v in ("none", "dynamic") or SCALES.test(v),
+        ),
+    )
+    on_nonfinite: str = knob(
+        "stop",
+        "a non-finite loss or gradient: end the run, skip the update, or make it all the same",
+        one_of("stop", "skip", "continue"),
+    )
+    device: str = knob(
+        "auto",
+        "auto = CUDA where there is one, else the CPU",
+        matches(r"auto|cpu|mps|cuda(:\d+)?", "auto, cpu, mps, cuda or cuda:N"),
+        identity=False,
+    )
+    threads: int = knob(1, "CPU threads of one run", at_least(1, 1024), "threads")
+    compile: bool = knob(False, "torch.compile each block", FLAG)
+    checkpointing: bool = knob(False, "recompute activations in the backward pass", FLAG)
+    tf32: bool = knob(False, "TF32 matrix products for fp32 on CUDA", FLAG)
+    out: str = knob("outputs", "folder of all sweeps", identity=False)
+    name: str | None = knob(
+        None,
+        "the sweep's folder below out; unset = a time stamp",
+        optional(
+            matches(
+                r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}",
+                "letters, digits, '.', '_', '-', at most 100, not starting with '.' or '-'",
+            )
+        ),
+        identity=False,
+    )
+    n_jobs: Any = knob(
+        "auto",
+        "runs at a time: one per GPU, or one per core / threads",
+        either("auto", whole(1, 1024)),
+        "runs",
+        identity=False,
+    )
+    isolate: bool = knob(False, "a process of its own for each run", FLAG, identity=False)
+    fail_fast: bool = knob(False, "stop the sweep at the first failed run", FLAG, identity=False)
+    shard: str | None = knob(
+        None,
+        "do every n-th run of the grid, from the i-th on: i/n",
+        optional(
+            Legal(
+                "i/n with 1 <= i <= n",
+                lambda v: (
+                    (m := re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", v)) is not None
+                    and int(m[1]) <= int(m[2])
+                ),
+            )
+        ),
+        identity=False,
+    )
+    lock_minutes: float = knob(
+        10.0,
+        "silence after which another command may take over a run",
+        at_least(0.1, 10_000),
+        "minutes",
+        identity=False,
+    )
+    allow: list[str] = knob(
+        [], "modules outside this package whose classes a yaml may build", identity=False
+    )
+    claim: dict[str, Any] = knob({}, "an experiment's claim and criterion", identity=False)
+
+
+class Knob(NamedTuple):
+    """One row of the help text."""
+
+    key: str
+    default: Any
+    doc: str
+    legal: Legal
+    unit: str
+    identity: bool
+
+
+def knobs(schema: type = Config, prefix: str = "") -> Iterator[Knob]:
+    """Every knob of the config, depth first, under its dotted name."""
+    for f in fields(schema):
+        key = prefix + f.name
+        if is_dataclass(f.type) and isinstance(f.type, type):
+            yield from knobs(f.type, key + ".")
+        else:
+            default = f.default_factory() if callable(f.default_factory) else f.default
+            m = f.metadata
+            yield Knob(key, default, m["doc"], m["legal"], m["unit"], m["identity"])
+
+
+KNOBS = {k.key: k for k in knobs()}
+
+
+def lookup(config: Mapping[str, Any], key: str) -> Any:
+    """The value under a dotted key of a nested config."""
+    value: Any = config
+    for part in key.split("."):
+        value = value[part]
+    return value

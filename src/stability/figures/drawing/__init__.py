@@ -1,0 +1,1 @@
+"""What figures are drawn with: lines, panels, colours, scales, heat maps, files."""

@@ -1,0 +1,128 @@
+"""Heat maps: layer by step or position, a panel per variant, with their colour scales."""
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from stability.figures.drawing import panels, style
+from stability.figures.drawing.lines import BLOCKS
+from stability.figures.drawing.roles import facets, part, title
+from stability.figures.drawing.scales import log_limits, log_ticks, whole_ticks
+from stability.figures.drawing.select import CannotFill
+
+MAX_DECADES = 5
+"""A colour scale over more hides what happens inside a panel."""
+
+
+def several_steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame itself, or CannotFill where no run recorded more than one step."""
+    if frame.groupby("run", observed=True)["step"].nunique().max() < 2:
+        raise CannotFill("only one step recorded, a map needs two (train.steps, record.every)")
+    return frame
+
+
+def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
+    """Maps of ``value`` over ``step`` and ``x``; grey: exactly 0, red: nothing is finite."""
+    names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
+    names.sort(key=lambda a: style.is_number(frame, a))
+    every = facets(frame, names)
+    shown = every[: panels.MAX_PANELS]
+    columns, rows_alike = _arrange(frame, names, len(shown), width)
+    page = panels.Page(len(shown), columns, width, least=1.2, most=1.9)
+    if len(every) > len(shown):
+        page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
+    for group in _scales(frame, len(shown), columns if rows_alike else 1):
+        axes = [page.axes[i] for i in group]
+        wheres = [shown[i] for i in group]
+        parts = [part(frame, where) for where in wheres]
+        low, high = log_limits(pd.concat(parts)["value"])
+        for ax, where, rows in zip(axes, wheres, parts, strict=True):
+            heat_map(ax, rows, "step", (low, high))
+            ax.set_title(title(frame, where), pad=3)
+        scale(page, axes, label, (low, high))
+    for i, ax in enumerate(page.axes):
+        ax.set_ylabel(BLOCKS if i % columns == 0 else "")
+        ax.set_xlabel("step" if i + columns >= len(shown) else "")
+    page.legends = [special(frame)]
+    page.notes += panels.seed_note(frame, "geometric mean", "Colour")
+    page.notes += panels.outcome_notes(frame) + panels.remark_notes(frame)
+    return page.close()
+
+
+def _arrange(frame: pd.DataFrame, names: list[str], count: int, width: float) -> tuple[int, bool]:
+    """Panels side by side, and whether a row holds the values of the last axis for one variant."""
+    most = 2 if width < 4 else 3 if width < 6 else 4
+    inner = frame[names[-1]].nunique() if len(names) > 1 else most + 3
+    if inner <= most + 2 and count % inner == 0:
+        return inner, True
+    return -(-count // -(-count // most)), False
+
+
+def _scales(frame: pd.DataFrame, count: int, row: int) -> list[list[int]]:
+    """Panels that share a colour scale: all, or where they lie decades apart, those of a row."""
+    low, high = log_limits(frame["value"])
+    if np.log10(high) - np.log10(low) <= MAX_DECADES:
+        return [list(range(count))]
+    return [list(range(i, min(i + row, count))) for i in range(0, count, row)]
+
+
+def _bad(rows: pd.DataFrame) -> pd.Series:
+    return ~np.isfinite(rows["value"].astype(float))
+
+
+def special(frame: pd.DataFrame) -> list[Artist]:
+    """The legend of what has no place on the colour scale."""
+    found: list[Artist] = []
+    if _bad(frame).any():
+        found.append(Patch(color=style.BAD, label="not finite"))
+    if (frame["value"] == 0).any():
+        found.append(Patch(color=style.GREY, label="exactly 0"))
+    return found
+
+
+def scale(page: panels.Page, axes: list[Axes], label: str, limits: tuple[float, float]) -> None:
+    """The colour scale of these panels, beside them."""
+    colours = ScalarMappable(LogNorm(*limits), mpl.colormaps[style.SEQUENTIAL])
+    bar = page.figure.colorbar(colours, ax=axes, label=label, aspect=25, pad=0.02, fraction=0.05)
+    log_ticks(bar.ax.yaxis, limits)
+    bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
+    bar.outline.set_linewidth(0.5)
+
+
+def heat_map(ax: Axes, rows: pd.DataFrame, across: str, limits: tuple[float, float]) -> None:
+    """``value`` by ``x``, upwards, and the column ``across``."""
+    grid = rows.pivot_table("value", "x", across, observed=True, dropna=False)
+    bad = (
+        rows.assign(bad=_bad(rows))
+        .pivot_table("bad", "x", across, observed=True)
+        .reindex_like(grid)
+    )
+    borders = _edges(grid.columns.to_numpy(float)), _edges(grid.index.to_numpy(float))
+    values = grid.to_numpy(float)
+    ax.pcolormesh(
+        *borders, np.ma.masked_less_equal(np.ma.masked_invalid(values), 0), norm=LogNorm(*limits),
+        cmap=mpl.colormaps[style.SEQUENTIAL], rasterized=True,
+    )  # fmt: skip
+    for colour, where in ((style.BAD, bad.to_numpy(float) > 0), (style.GREY, values == 0)):
+        if where.any():
+            paint = mpl.colors.ListedColormap([colour])
+            ax.pcolormesh(*borders, np.ma.masked_where(~where, where), cmap=paint, rasterized=True)
+    ax.grid(visible=False)
+    whole_ticks(ax.xaxis)
+    whole_ticks(ax.yaxis)
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+    """Cell borders half-way between the centres."""
+    if len(centres) == 1:
+        return np.array([centres[0] - 0.5, centres[0] + 0.5])
+    middle = (centres[1:] + centres[:-1]) / 2
+    return np.array(
+        [1.5 * centres[0] - 0.5 * centres[1], *middle, 1.5 * centres[-1] - 0.5 * centres[-2]]
+    )

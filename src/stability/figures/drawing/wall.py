@@ -1,0 +1,84 @@
+"""A wall of small panels: a row per variant, side by side what is compared within it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stability.figures.drawing import panels, style
+from stability.figures.drawing.roles import facets, part, title
+
+
+class Wall:
+    """Rows are variants; columns the values of one more axis of the sweep, times ``shown``.
+
+    Args:
+        frame: rows with the sweep's axes and a column ``shown``.
+        shown: its values that stand side by side for each variant.
+        width: inches.
+        aspect: height of a panel over its width.
+
+    Attributes:
+        rows, columns: what each row and each column shows, as values of the frame's columns.
+    """
+
+    def __init__(
+        self, frame: pd.DataFrame, shown: Sequence[str], width: float, aspect: float
+    ) -> None:
+        names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
+        names.sort(key=lambda a: style.is_number(frame, a))
+        most = 3 if width < 4 else 5 if width < 6 else 7
+        inner = [a for a in names if frame[a].nunique() * len(shown) <= most][-1:]
+        every = facets(frame, [a for a in names if a not in inner])
+        self.frame, self.shown = frame, shown
+        self.columns = [{**f, "shown": s} for f in facets(frame, inner) for s in shown]
+        self.rows = every[: max(1, panels.MAX_PANELS // len(self.columns))]
+        count = len(self.rows) * len(self.columns)
+        least = 0.86 if len(self.rows) > 2 else 1.3  # inches
+        self.page = panels.Page(count, len(self.columns), width, aspect, least=least, most=1.6)
+        if len(every) > len(self.rows):
+            said = f"First {len(self.rows)} of {len(every)} variants; the csv has all."
+            self.page.notes.append(said)
+
+    def axes(self, row: int) -> list[Axes]:
+        n = len(self.columns)
+        return self.page.axes[row * n : (row + 1) * n]
+
+    def cells(self, row: int, frame: pd.DataFrame) -> list[tuple[Axes, pd.DataFrame]]:
+        """The panels of a row for which the frame has something to show, and what."""
+        mine = part(frame, self.rows[row])
+        both = zip(self.axes(row), self.columns, strict=True)
+        return [(ax, rows) for ax, where in both if len(rows := part(mine, where))]
+
+    def close(self, x: str, y: str) -> Figure:
+        """Titles above the columns, variants beside the rows, numbers at the edges."""
+        limits = [_share(self.axes(row)) for row in range(len(self.rows))]
+        for row, where in enumerate(self.rows):
+            last = row == len(self.rows) - 1
+            for column, ax in enumerate(self.axes(row)):
+                below = last or limits[row] != limits[row + 1]
+                ax.tick_params(labelleft=column == 0, labelbottom=below)
+                ax.set_xlabel(x if last else "")
+            text = "\n".join(filter(None, [title(self.frame, where), y]))
+            self.axes(row)[0].set_ylabel(text)
+        for ax, where in zip(self.axes(0), self.columns, strict=True):
+            facet = {axis: value for axis, value in where.items() if axis != "shown"}
+            ax.set_title("\n".join(filter(None, [title(self.frame, facet), where["shown"]])), pad=3)
+        self.page.notes += panels.outcome_notes(self.frame) + panels.remark_notes(self.frame)
+        return self.page.close()
+
+
+def _share(axes: list[Axes]) -> tuple[float, float]:
+    """Give panels the same limits, those that hold what each shows; the horizontal ones."""
+    full = [ax for ax in axes if ax.has_data()]
+    for ax in (ax for ax in axes if ax not in full):
+        ax.text(0.5, 0.5, "none", ha="center", color=style.GREY, transform=ax.transAxes)
+    if not full:
+        return 0.0, 1.0
+    x, y = (np.array([getattr(ax, f"get_{w}lim")() for ax in full]) for w in "xy")
+    limits = float(x[:, 0].min()), float(x[:, 1].max())
+    for ax in axes:
+        ax.set(xlim=limits, ylim=(y[:, 0].min(), y[:, 1].max()), yscale=full[0].get_yscale())
+    return limits

@@ -1,0 +1,1 @@
+"""The GPT, its sublayers and optimizer, and building all of it from a config."""

@@ -1,0 +1,164 @@
+"""Config -> data, model, optimizer: the one place that knows which key builds what."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from stability.config import instantiate
+from stability.config.knobs import ConfigError
+from stability.model.gpt import GPT, Parts, initialise
+from stability.model.optim import Optimizer
+from stability.parts.batches import Source
+from stability.parts.data import source, vocabulary
+from stability.parts.inits import Init
+from stability.parts.placements import Placement
+from stability.parts.precision import PRECISIONS, LossScale, Precision
+from stability.recording.recorder import Recorder
+
+
+class Built(NamedTuple):
+    """Everything a run works with."""
+
+    config: Mapping[str, Any]
+    source: Source
+    device: torch.device
+    precision: Precision
+    model: GPT
+    optimizer: Optimizer
+    loss_scale: LossScale
+    recorder: Recorder
+
+
+def device_of(config: Mapping[str, Any]) -> torch.device:
+    """The device that ``device`` names.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    name = config["device"]
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            legal = (
+                f"this machine has {count} CUDA devices; use cpu" if not count else f"has {count}"
+            )
+            raise ConfigError("device", name, legal)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device", name, "this machine has no MPS device; use cpu")
+    return device
+
+
+def parts_of(config: Mapping[str, Any]) -> Parts:
+    """Makers of the config's placements and norms.
+
+    Raises:
+        ConfigError: an option's class refuses its arguments or is none of the expected kind.
+    """
+    width, bias = config["model"]["width"], config["model"]["bias"]
+
+    def placement(layer: int, sublayer: str) -> Placement:
+        made = instantiate.build(
+            config["norm"]["build"], "norm.build", config["depth"], layer, sublayer
+        )
+        return _kind(made, Placement, "norm.build", config)
+
+    def norm() -> nn.Module:
+        made = instantiate.build(config["norm_type"]["build"], "norm_type.build", width, bias)
+        return _kind(made, nn.Module, "norm_type.build", config)
+
+    return Parts(placement, norm)
+
+
+def init_of(config: Mapping[str, Any]) -> Init:
+    """The config's init."""
+    return _kind(
+        instantiate.build(config["init"]["build"], "init.build"), Init, "init.build", config
+    )
+
+
+def _kind(made: Any, base: type, key: str, config: Mapping[str, Any]) -> Any:
+    if not isinstance(made, base):
+        group = key.removesuffix(".build")
+        target = config[group]["build"]["_target_"]
+        raise ConfigError(f"{key}._target_", target, f"must build a {base.__name__}")
+    return made
+
+
+def model_of(config: Mapping[str, Any], vocab: int) -> GPT:
+    """The config's GPT, initialised in fp32 or wider on the CPU, cast to the parameters' dtype."""
+    precision = PRECISIONS[config["dtype"]]
+    with torch.device("cpu"):
+        model = GPT(
+            config["model"], config["depth"], vocab, parts_of(config), config["checkpointing"]
+        )
+    model = _cast(model, precision.param)
+    initialise(model, init_of(config), config["seed"], config["init"]["embed_std"])
+    return model
+
+
+def _cast(model: GPT, dtype: torch.dtype) -> GPT:
+    """Cast parameters only: buffers (BatchNorm's running statistics) stay in at least fp32."""
+    for p in model.parameters():
+        p.data = p.data.to(dtype)
+    if dtype == torch.float64:
+        for b in model.buffers():
+            b.data = b.data.to(dtype)
+    return model
+
+
+def build(config: Mapping[str, Any]) -> Built:
+    """Build all of a run.
+
+    Raises:
+        ConfigError: something in the config cannot be built.
+    """
+    device, found = device_of(config), source(config)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = config["tf32"]
+        torch.backends.cudnn.allow_tf32 = config["tf32"]
+    model = model_of(config, vocabulary(config, found)).to(device)
+    if config["compile"]:
+        compile_blocks(model)
+    return Built(
+        config=config,
+        source=found,
+        device=device,
+        precision=PRECISIONS[config["dtype"]],
+        model=model,
+        optimizer=Optimizer(list(model.weights().values()), config["train"]),
+        loss_scale=LossScale(config["loss_scale"], device),
+        recorder=recorder_of(config, model),
+    )
+
+
+def recorder_of(config: Mapping[str, Any], model: GPT, all_kinds: bool = False) -> Recorder:
+    """A recorder at the model's sites: what the config records, or everything."""
+    train, record = config["train"], config["record"]
+    tokens = train["batch_size"] // train["accumulate"] * config["model"]["context"]
+    compiled = tokens if config["compile"] else None
+    if all_kinds:
+        return Recorder(model.sites(), model.weights(), compiled_tokens=compiled)
+    chosen = record["kinds"], record["sites"]
+    return Recorder(model.sites(), model.weights(), *chosen, compiled_tokens=compiled)
+
+
+COMPILED_VARIANTS = 256
+"""Compiled forms of a block that one process may hold: a worker runs many placements in turn."""
+
+
+def compile_blocks(model: GPT) -> None:
+    """Compile each block in one graph: blocks of one placement share it, whatever the depth.
+
+    There are two forms, recorded and not; validation runs eagerly, as a pass without gradients
+    would be a third. A placement whose constants depend on the depth gets two more, for all
+    further depths.
+    """
+    torch._dynamo.config.recompile_limit = COMPILED_VARIANTS
+    torch._dynamo.config.accumulated_recompile_limit = 4 * COMPILED_VARIANTS
+    for block in model.blocks:
+        block.compile(fullgraph=True)

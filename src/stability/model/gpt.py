@@ -1,0 +1,237 @@
+"""The GPT: embedding, blocks of sublayers in a placement, head. It names its sites and weights.
+
+The model knows nothing of recording. It hands out two maps, `GPT.sites` and `GPT.weights`, whose
+keys (layer, sublayer, name) are those of the tables; `initialise` draws every weight from a
+generator of its own, so that the same weight starts from the same draw whatever the depth,
+placement or dtype.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from stability.config.names import EMBED_LAYER, Key
+from stability.model.sublayers import BRANCHES, Attention, Linear
+from stability.parts.inits import Init, Weight
+from stability.parts.norms import widen
+from stability.parts.placements import Placement, norms_used
+from stability.recording.sites import Site
+
+IGNORED = -100
+"""Target of a token that does not count: padding."""
+
+SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
+
+
+class Parts(NamedTuple):
+    """What a config builds for the model, as functions of the place."""
+
+    placement: Callable[[int, str], Placement]
+    norm: Callable[[], nn.Module]
+
+
+def owned_norms(names: list[str], make: Callable[[], nn.Module]) -> nn.Module | None:
+    """The norms that an equation calls: ``norm``, and ``norm.out`` and so on as its children."""
+    if not names:
+        return None
+    norm = make() if "" in names else nn.Module()
+    for name in names:
+        if name:
+            norm.add_module(name, make())
+    return norm
+
+
+class Sublayer(nn.Module):
+    """One update of the residual stream: a branch f in its placement, with its sites.
+
+    ``resid_pre`` is the ``resid_post`` of what comes before: the same tensor, the same gradient.
+    """
+
+    def __init__(self, branch: nn.Module, placement: Placement, parts: Parts) -> None:
+        super().__init__()
+        self.placement = placement
+        self.norm = owned_norms(norms_used(placement), parts.norm)
+        self.branch_in = Site()
+        self.f = branch
+        self.branch_out = Site()
+        self.resid_post = Site()
+
+    def branch(self, x_BTD: Tensor) -> Tensor:
+        return self.branch_out(self.f(self.branch_in(x_BTD)))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.resid_post(self.placement(x_BTD, self.branch, self.norm))
+
+
+class Block(nn.Module):
+    """The sublayers of one layer, in order: the unit of `torch.compile` and of checkpointing."""
+
+    def __init__(self, sublayers: Mapping[str, Sublayer]) -> None:
+        super().__init__()
+        for name, sublayer in sublayers.items():
+            self.add_module(name, sublayer)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        for sublayer in self.children():
+            x_BTD = sublayer(x_BTD)
+        return x_BTD
+
+    def sublayers(self) -> dict[str, Sublayer]:
+        return dict(self.named_children())  # type: ignore[arg-type]
+
+
+class Embedding(nn.Module):
+    """Token embedding plus, with learned positions, position embedding."""
+
+    def __init__(self, vocab: int, width: int, context: int, learned: bool, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.wte = nn.Parameter(torch.empty(vocab, width))
+        self.wpe = nn.Parameter(torch.empty(context, width)) if learned else None
+        self.resid_post = Site()
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        x_BTD = F.embedding(tokens_BT, self.wte)
+        if self.wpe is not None:
+            x_BTD = x_BTD + self.wpe[: tokens_BT.shape[1]]
+        return self.resid_post(F.dropout(x_BTD, self.dropout, self.training))
+
+
+class Head(nn.Module):
+    """Final norm, where the placement has one, and the unembedding: x_BTD -> logits_BTV."""
+
+    def __init__(self, norm: nn.Module | None, unembed: nn.Module | None) -> None:
+        super().__init__()
+        self.norm = norm
+        self.branch_in = Site()
+        self.head = unembed
+        self.branch_out = Site()
+
+    def forward(self, x_BTD: Tensor, wte_VD: Tensor) -> Tensor:
+        x_BTD = self.branch_in(x_BTD if self.norm is None else self.norm(x_BTD))
+        logits_BTV = F.linear(x_BTD, wte_VD) if self.head is None else self.head(x_BTD)
+        return self.branch_out(logits_BTV)
+
+
+class GPT(nn.Module):
+    """A decoder-only Transformer of ``depth`` blocks.
+
+    Args:
+        shape: the ``model`` node of a config.
+        depth: blocks L.
+        vocab: rows of the embedding.
+        parts: makes placements and norms.
+        checkpointing: recompute each block's activations in the backward pass.
+    """
+
+    def __init__(
+        self,
+        shape: Mapping[str, Any],
+        depth: int,
+        vocab: int,
+        parts: Parts,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        width, context, dropout = shape["width"], shape["context"], shape["dropout"]
+        names = SUBLAYERS[shape["sublayers"]]
+        self.depth, self.checkpointing = depth, checkpointing
+        self.embed = Embedding(vocab, width, context, shape["position"] == "learned", dropout)
+
+        def block(layer: int) -> Block:
+            return Block(
+                {n: Sublayer(BRANCHES[n](shape), parts.placement(layer, n), parts) for n in names}
+            )
+
+        self.blocks: list[Block] = nn.ModuleList(map(block, range(depth)))  # type: ignore[assignment]
+        final = parts.placement(depth - 1, names[-1]).final_norm
+        unembed = None if shape["tie_embeddings"] else Linear(width, vocab, bias=False)
+        self.head = Head(parts.norm() if final else None, unembed)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Token ids -> logits_BTV in the stream's dtype."""
+        x_BTD = self.embed(tokens_BT)
+        for block in self.blocks:
+            if self.checkpointing and torch.is_grad_enabled():
+                x_BTD = checkpoint(block, x_BTD, use_reentrant=False)
+            else:
+                x_BTD = block(x_BTD)
+        return self.head(x_BTD, self.embed.wte)
+
+    def sites(self) -> dict[Key, nn.Module]:
+        """Every site in the order of execution; one module stands for both of its names."""
+        found: dict[Key, nn.Module] = {}
+        stream: nn.Module = self.embed.resid_post
+        found[Key(EMBED_LAYER, "embed", "resid_post")] = stream
+        for layer, block in enumerate(self.blocks):
+            for name, sub in block.sublayers().items():
+                found[Key(layer, name, "resid_pre")] = stream
+                found[Key(layer, name, "branch_in")] = sub.branch_in
+                if isinstance(sub.f, Attention):
+                    found[Key(layer, name, "scores")] = sub.f.scores
+                    found[Key(layer, name, "attn_rows")] = sub.f.scores
+                found[Key(layer, name, "branch_out")] = sub.branch_out
+                found[Key(layer, name, "resid_post")] = stream = sub.resid_post
+        found[Key(self.depth, "head", "resid_pre")] = stream
+        found[Key(self.depth, "head", "branch_in")] = self.head.branch_in
+        found[Key(self.depth, "head", "branch_out")] = self.head.branch_out
+        return found
+
+    def weights(self) -> dict[Key, nn.Parameter]:
+        """Every parameter under the name the tables use: ``q``, ``q.bias``, ``norm.out.weight``."""
+        found = {Key(EMBED_LAYER, "embed", n): p for n, p in self.embed.named_parameters()}
+        for layer, block in enumerate(self.blocks):
+            for name, sub in block.sublayers().items():
+                for path, p in sub.named_parameters():
+                    found[Key(layer, name, _short(path))] = p
+        for path, p in self.head.named_parameters():
+            found[Key(self.depth, "head", _short(path))] = p
+        return found
+
+
+def _short(path: str) -> str:
+    path = path.removeprefix("f.")
+    return path if path.startswith("norm.") else path.removesuffix(".weight")
+
+
+def draw(seed: int, name: str, shape: torch.Size) -> Tensor:
+    """Standard normal draws in fp64 that depend on seed, name and shape alone."""
+    key = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(key, "big") >> 1)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@torch.no_grad()
+def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
+    """Give every weight its start: matrices std * draw, biases 0; norms keep gamma = 1, beta = 0.
+
+    std is the init's for the matrix, times the factor that the placement asks for its role.
+    """
+    branches = sum(len(block.sublayers()) for block in model.blocks)
+    for (layer, sublayer, name), p in model.weights().items():
+        if name.startswith("norm."):
+            continue
+        if name.endswith(".bias"):
+            p.zero_()
+            continue
+        if sublayer == "embed":
+            std = embed_std
+        else:
+            fan_out, fan_in = p.shape
+            std = init.std(Weight(name, fan_in, fan_out, layer, model.depth, branches))
+            if sublayer != "head":
+                std *= model.blocks[layer].sublayers()[sublayer].placement.init_gain(name)
+        place = sublayer if sublayer in ("embed", "head") else f"{layer}.{sublayer}"
+        p.copy_(draw(seed, f"{place}.{name}", p.shape) * std)
+
+
+def loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Sum over counted tokens of the cross-entropy in nats, of logits in at least fp32."""
+    return F.cross_entropy(
+        widen(logits_BTV).flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORED, reduction="sum"
+    )

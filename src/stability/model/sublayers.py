@@ -1,0 +1,124 @@
+"""What stands between the norm and the residual add: attention, MLP, linear; x_BTD -> branch_BTD.
+
+Weights carry the names that the tables use (``q k v attn_out mlp_in mlp_gate mlp_out linear``),
+each a matrix of its own. Nothing here is initialised: `stability.model.gpt.initialise` does that.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stability.parts.norms import widen
+from stability.recording.sites import ScoresSite
+
+
+class Linear(nn.Linear):
+    """A linear layer that leaves its weights to `stability.model.gpt.initialise`."""
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is."""
+
+
+def rotary(x_BHTK: Tensor) -> Tensor:
+    """Rotary position embedding, base 10,000, halves paired. Source: arXiv:2104.09864."""
+    time, width = x_BHTK.shape[-2:]
+    wide = widen(x_BHTK)
+    rate = 10_000 ** (-torch.arange(0, width, 2, device=wide.device, dtype=wide.dtype) / width)
+    angle_TK = torch.arange(time, device=wide.device, dtype=wide.dtype)[:, None] * rate
+    cos, sin = angle_TK.cos(), angle_TK.sin()
+    a, b = wide.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x_BHTK.dtype)
+
+
+class Attention(nn.Module):
+    """softmax(q k^T / sqrt(K)) v, projected: multi-head self-attention. Source: arXiv:1706.03762.
+
+    A fused kernel computes the softmax again on the way back, from scores and their logarithmic
+    sum: where scores are huge its gradient is rounding error. The plain one keeps the softmax, in
+    at least fp32, at the cost of T^2 numbers a head.
+
+    Args:
+        shape: the ``model`` node of a config.
+    """
+
+    def __init__(self, shape: Mapping[str, Any]) -> None:
+        super().__init__()
+        width, bias = shape["width"], shape["bias"]
+        self.heads, self.causal, self.dropout = shape["heads"], shape["causal"], shape["dropout"]
+        self.rope = shape["position"] == "rope"
+        self.plain = shape["attention"] == "plain"
+        self.q = Linear(width, width, bias)
+        self.k = Linear(width, width, bias)
+        self.v = Linear(width, width, bias)
+        self.scores = ScoresSite(self.causal, shape["context"])
+        self.attn_out = Linear(width, width, bias)
+
+    def _split(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        q_BHTK, k_BHTK, v_BHTK = (self._split(f(x_BTD)) for f in (self.q, self.k, self.v))
+        if self.rope:
+            q_BHTK, k_BHTK = rotary(q_BHTK), rotary(k_BHTK)
+        q_BHTK, k_BHTK = self.scores(q_BHTK, k_BHTK)
+        p = self.dropout if self.training else 0.0
+        with sdpa_kernel(SDPBackend.MATH) if self.plain else nullcontext():
+            y_BHTK = F.scaled_dot_product_attention(
+                q_BHTK, k_BHTK, v_BHTK, dropout_p=p, is_causal=self.causal
+            )
+        branch_BTD = self.attn_out(y_BHTK.transpose(1, 2).flatten(-2))
+        return F.dropout(branch_BTD, self.dropout, self.training)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+    "swiglu": F.silu,
+}
+
+
+class MLP(nn.Module):
+    """W2 phi(W1 x); with swiglu W2 (silu(Wg x) * W1 x), arXiv:2002.05202, same hidden width."""
+
+    def __init__(self, shape: Mapping[str, Any]) -> None:
+        super().__init__()
+        width, bias, activation = shape["width"], shape["bias"], shape["activation"]
+        hidden = round(shape["mlp_ratio"] * width)
+        self.dropout = shape["dropout"]
+        self.phi = ACTIVATIONS[activation]
+        self.mlp_in = Linear(width, hidden, bias)
+        self.mlp_gate = Linear(width, hidden, bias) if activation == "swiglu" else None
+        self.mlp_out = Linear(hidden, width, bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        hidden_BTF = self.mlp_in(x_BTD)
+        if self.mlp_gate is None:
+            hidden_BTF = self.phi(hidden_BTF)
+        else:
+            hidden_BTF = self.phi(self.mlp_gate(x_BTD)) * hidden_BTF
+        return F.dropout(self.mlp_out(hidden_BTF), self.dropout, self.training)
+
+
+class LinearBranch(nn.Module):
+    """W x per token: the sublayer that derivations on paper assume."""
+
+    def __init__(self, shape: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.dropout = shape["dropout"]
+        self.linear = Linear(shape["width"], shape["width"], shape["bias"])
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return F.dropout(self.linear(x_BTD), self.dropout, self.training)
+
+
+BRANCHES: dict[str, type[nn.Module]] = {"attn": Attention, "mlp": MLP, "linear": LinearBranch}
+"""The branch of each kind of sublayer, under the name that the tables use."""

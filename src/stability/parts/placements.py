@@ -1,0 +1,164 @@
+"""Where the norm sits: one equation per class, and nothing else.
+
+A placement is called with the residual stream ``x``, the sublayer ``f`` and the norms ``norm``
+that the block owns. It is plain Python, so the same line runs on tensors (the model), on
+covariances (the theory), on text (the catalogue, see `equation`) and on recorded calls (the
+tests).
+
+Which norms a block must own is read off the equation itself: ``norm(...)`` asks for ``norm``,
+``norm.out(...)`` for a second one named ``norm.out``.
+
+To add one: a class here or in a module of your own, and a yaml in ``norm/`` with its label, its
+order in legends and ``build: {_target_: ...}``. It is built as
+``cls(depth, layer, sublayer, **rest)``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Operand = Any
+"""Tensor x_BTD, covariance, text or call trace: whatever supports ``+`` and ``number *``."""
+
+Fn = Callable[[Operand], Operand]
+
+
+class Placement(ABC):
+    """Base of every placement.
+
+    Args:
+        depth: number L of blocks.
+        layer: 0-based index of the block this instance serves.
+        sublayer: name of the sublayer it wraps (``attn``, ``mlp``, ``linear``).
+    """
+
+    final_norm = False
+    """Whether the stack ends in a norm before the head."""
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        self.depth, self.layer, self.sublayer = depth, layer, sublayer
+
+    @abstractmethod
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        """The equation."""
+
+    def init_gain(self, role: str) -> float:
+        """Factor on the init's std for weights of this role, see `stability.parts.inits.ROLES`."""
+        return 1.0
+
+
+class Pre(Placement):
+    """x + f(N(x)); the stack ends in a norm. Source: GPT-2; arXiv:2002.04745."""
+
+    final_norm = True
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + f(norm(x))
+
+
+class Post(Placement):
+    """N(x + f(x)). Source: arXiv:1706.03762."""
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return norm(x + f(x))
+
+
+class NoNorm(Placement):
+    """x + f(x): the residual stream without any norm."""
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + f(x)
+
+
+class Plain(Placement):
+    """f(x): neither norm nor residual, the net of before 2015."""
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return f(x)
+
+
+class Peri(Placement):
+    """x + N'(f(N(x))); the stack ends in a norm. Source: arXiv:2502.02732 (Gemma 2 and 3)."""
+
+    final_norm = True
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + norm.out(f(norm(x)))
+
+
+class DeepNorm(Placement):
+    """N(alpha x + f(x)) with the constants of a decoder of L blocks. Source: arXiv:2203.00555.
+
+    alpha = (2L)^(1/4) on the stream; beta = (8L)^(-1/4) on the std of V, O and the MLP's matrices,
+    while Q and K keep their gain of 1.
+    """
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        super().__init__(depth, layer, sublayer)
+        self.alpha = (2 * depth) ** 0.25
+        self.beta = (8 * depth) ** -0.25
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return norm(self.alpha * x + f(x))
+
+    def init_gain(self, role: str) -> float:
+        return 1.0 if role in ("q", "k") else self.beta
+
+
+@dataclass(frozen=True)
+class Text:
+    """An expression as text. Adding is the loosest operation that occurs, scaling binds tighter."""
+
+    body: str
+    is_sum: bool = False
+
+    def __add__(self, other: "Text") -> "Text":
+        return Text(f"{self.body} + {other.body}", is_sum=True)
+
+    def __rmul__(self, factor: float) -> "Text":
+        return Text(f"{factor:.3g} ({self.body})" if self.is_sum else f"{factor:.3g} {self.body}")
+
+    __mul__ = __rmul__
+
+
+class Norms:
+    """Stands for the norms of a block; collects the names that an equation asks for.
+
+    ``norm(x)`` has the name ``""``, ``norm.out(x)`` the name ``out``.
+    """
+
+    def __init__(self, apply: Callable[[str, object], object]) -> None:
+        self._apply = apply
+        self.used: list[str] = []
+
+    def _call(self, name: str, x: object) -> object:
+        if name not in self.used:
+            self.used.append(name)
+        return self._apply(name, x)
+
+    def __call__(self, x: object) -> object:
+        return self._call("", x)
+
+    def __getattr__(self, name: str) -> Callable[[object], object]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda x: self._call(name, x)
+
+
+def _text_run(placement: Placement) -> tuple[str, list[str]]:
+    norms = Norms(lambda name, x: Text(f"N{'_' * bool(name)}{name}({x.body})"))  # type: ignore[attr-defined]
+    result = placement(Text("x"), lambda x: Text(f"f({x.body})"), norms)
+    if not isinstance(result, Text):
+        raise TypeError(f"{type(placement).__name__} returned {type(result).__name__}")
+    return result.body, norms.used
+
+
+def equation(placement: Placement) -> str:
+    """The placement's update as text, with its constants: ``N(2.21 x + f(x))``."""
+    return _text_run(placement)[0]
+
+
+def norms_used(placement: Placement) -> list[str]:
+    """Names of the norms that the equation calls: ``[""]``, ``["", "out"]`` or ``[]``."""
+    return _text_run(placement)[1]

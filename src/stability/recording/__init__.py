@@ -1,0 +1,1 @@
+"""From hooks to rows: sites, statistics, the recorder, and `record` for any training loop."""

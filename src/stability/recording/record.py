@@ -1,0 +1,244 @@
+r"""The recorder in a training loop that somebody else wrote.
+
+::
+
+    with stability.record(model, "outputs/mine/run", sites=r"layers\.(\d+)") as recording:
+        for x, y in batches:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recording.log(loss=float(loss))
+
+The folder it leaves is a run like any other: `stability.load` and the plot command read it.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from stability.config.names import BLOCK, EMBED_LAYER, KINDS, Key
+from stability.parts.norms import recomputing
+from stability.parts.precision import PRECISIONS
+from stability.recording.recorder import Recorder
+from stability.recording.session import Recording
+from stability.results import schema
+from stability.results.atomic import write_json, write_text
+from stability.results.run_file import now, provenance
+
+OUTSIDE = "outside"
+"""Sublayer of parameters that lie in none of the chosen modules."""
+
+
+def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Key, nn.Parameter]]:
+    """Sites and parameters of any module, under the keys of the tables.
+
+    A module is a site where the pattern matches the end of its dotted name. The pattern's first
+    group is the layer's number; a second group, if any, names the sublayer (else ``block``). The
+    site is called ``resid_post``: what the module returns. A parameter belongs to the site it
+    lies in.
+
+    Raises:
+        ValueError: the pattern matches no module, lacks the group, or matches two under one name.
+    """
+    try:
+        pattern = re.compile(rf"(?:^|\.){sites}$")
+    except re.error as error:
+        raise ValueError(f"sites={sites}: is no regular expression ({error})") from error
+    if pattern.groups < 1:
+        raise ValueError(f"sites={sites}: needs a group for the layer's number")
+    places: dict[str, tuple[int, str]] = {}
+    found: dict[Key, nn.Module] = {}
+    for name, module in model.named_modules():
+        if match := pattern.search(name):
+            number, *rest = match.groups()
+            if not str(number).isdigit():
+                raise ValueError(f"sites={sites}: the first group matched {number!r}, no number")
+            places[name] = (int(number), rest[0] if rest and rest[0] else BLOCK)
+            key = Key(*places[name], "resid_post")
+            if key in found:
+                raise ValueError(f"sites={sites}: matches two modules as layer {number}, {key[1]}")
+            found[key] = module
+    if not found:
+        raise ValueError(f"sites={sites}: matches none of the model's modules")
+    weights = {}
+    for name, p in model.named_parameters():
+        inside = max((m for m in places if name.startswith(f"{m}.")), key=len, default=None)
+        layer, sublayer = places[inside] if inside is not None else (EMBED_LAYER, OUTSIDE)
+        weights[Key(layer, sublayer, name[len(inside) + 1 :] if inside is not None else name)] = p
+    return found, weights
+
+
+@contextmanager
+def record(
+    model: nn.Module,
+    out: str | Path,
+    sites: str,
+    every: int = 1,
+    ring: int = 0,
+    kinds: Sequence[str] = tuple(KINDS),
+    token_dim: int = 1,
+    loss_scale: Callable[[], float] | None = None,
+) -> Iterator[Recording]:
+    """Record a model while somebody else trains it.
+
+    A step ends when an optimizer that holds a parameter of the model makes its step; of several
+    such optimizers it is the one that steps first after a forward pass, and only what it updates
+    has rows of updates. A step that a gradient scaler leaves out is told by the fall of
+    ``loss_scale`` and counts as a step, ``skipped``. Parameter gradients are measured as that
+    optimizer gets them (after unscaling and clipping, if the loop does them), activations'
+    gradients as the backward pass makes them; where there is none (a frozen start, an unused
+    parameter) there is no row. A module that is called several times in a pass is one site.
+    Activation checkpointing must be that with ``use_reentrant=False``: the other kind hides the
+    first pass.
+
+    Args:
+        model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
+        out: the run's folder; must not hold a run already.
+        sites: pattern of module names, see `keys_of`.
+        every: steps between recordings.
+        ring: steps before the first non-finite one that are written as well, whatever ``every``
+            says; costs a recording at every step.
+        kinds: what to record, see `stability.config.names.KINDS`.
+        token_dim: axis of an output that counts tokens: 1 for (batch, token, width), 0 for
+            (token, batch, width).
+        loss_scale: gives the factor on the loss, e.g. ``scaler.get_scale``; divided out of the
+            gradients of activations. Asked before each forward pass.
+
+    Raises:
+        ValueError: the pattern fits nothing, a kind is unknown, or nothing is to be trained.
+        FileExistsError: ``out`` holds a run.
+        RuntimeError: at the end of a recorded step, if a chosen module did not run.
+    """
+    if not kinds or set(kinds) - set(KINDS):
+        raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
+    if every < 1 or ring < 0:
+        raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
+    found, weights = keys_of(model, sites)
+    config = {
+        "choices": {"model": type(model).__name__},
+        "depth": 1 + max(key.layer for key in found),
+        "sites": sites,
+        "dtype": _format(model),
+        "record": {"every": every, "kinds": list(kinds)},
+    }
+    folder = Path(out)
+    state = _open(folder, model, config)
+    recorder = Recorder(found, weights, kinds, ("resid_post",), token_dim, guest=True)
+    scale = loss_scale or (lambda: 1.0)
+    recording = Recording(recorder, folder, state["run"], config, every, ring, scale)
+    owned = {id(p) for p in model.parameters()}
+    with _concluded(recording, state, _step_hooks(recording, owned, next(iter(found.values())))):
+        yield recording
+
+
+def _open(folder: Path, model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
+    """Make the run's folder; return what its run.json says."""
+    if (folder / schema.RUN_FILE).exists():
+        raise FileExistsError(f"{folder} holds a run already")
+    folder.mkdir(parents=True, exist_ok=True)
+    run = hashlib.blake2b(f"{folder.resolve()} {now()}".encode(), digest_size=4).hexdigest()
+    write_text(folder / schema.CONFIG_FILE, yaml.safe_dump(config, sort_keys=False))
+    return write_json(folder / schema.RUN_FILE, _state(model, run, folder))
+
+
+@contextmanager
+def _concluded(recording: Recording, state: dict[str, Any], hooks: Sequence[Any]) -> Iterator[None]:
+    """Take the hooks away in the end, and say in run.json how it ended."""
+    try:
+        yield
+    except BaseException as error:
+        state |= {"status": "failed", "error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        raise
+    else:
+        state |= {"status": "completed"}
+    finally:
+        for hook in hooks:
+            hook.remove()
+        recording.close()
+        state |= {"outcome": state["status"], "finished": now(), "steps_done": recording.step}
+        state |= {"first_bad": recording.first_bad}
+        write_json(recording.folder / schema.RUN_FILE, state)
+
+
+def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[Any]:
+    """Hooks on every optimizer's step.
+
+    Of the steps that optimizers of the model's parameters make, the first after a forward pass ends
+    a step of the recording; further optimizers of the same pass do not.
+    """
+    state = {"passed": False, "stepping": False}
+
+    def passing(*_: Any) -> None:
+        if torch.is_grad_enabled() and not recomputing():
+            recording.before_pass(first=not state["passed"])
+            state["passed"] = True
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        state["stepping"] = state["passed"] and bool(owned & _held(optimizer))
+        if not state["stepping"]:
+            return
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise TypeError("LBFGS makes passes inside its step, which cannot be recorded")
+        state["passed"] = False
+        recording.before_update()
+
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if state["stepping"]:
+            state["stepping"] = False
+            recording.after_update(_held(optimizer))
+
+    return [
+        site.register_forward_pre_hook(passing),
+        register_optimizer_step_pre_hook(before),
+        register_optimizer_step_post_hook(after),
+    ]
+
+
+def _held(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _format(model: nn.Module) -> str:
+    """The number format of the parameters, as the knob ``dtype`` calls it."""
+    dtype = next(model.parameters()).dtype
+    names = [n for n, p in PRECISIONS.items() if p.param == dtype and p.autocast is None]
+    return names[0] if names else str(dtype).removeprefix("torch.")
+
+
+def _state(model: nn.Module, run: str, folder: Path) -> dict[str, Any]:
+    limits = torch.finfo(next(model.parameters()).dtype)
+    return {
+        "format": schema.FORMAT,
+        "run": run,
+        "folder": folder.name,
+        "status": "running",
+        "outcome": "running",
+        "first_bad": None,
+        "steps_done": 0,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "data": {"sha256": None},
+        "finfo": {
+            "dtype": _format(model),
+            "max": limits.max,
+            "tiny": limits.tiny,
+            "eps": limits.eps,
+        },
+        **provenance(),
+        "started": now(),
+        "finished": None,
+        "error": None,
+    }

@@ -1,0 +1,119 @@
+"""Sites: modules that mark where a tensor can be recorded.
+
+A model places them; a recorder hooks on to them, or, inside a compiled graph, where hooks do not
+fire, lets them write the statistics themselves.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stability.parts.norms import widen
+from stability.recording import stats
+
+
+class Site(nn.Module):
+    """A place for a recorder to stand: returns the same values as a tensor of its own.
+
+    The view gives the site a gradient of its own: what flows through this place and no other. An
+    eager recorder hooks on to the module. Inside a compiled graph hooks do not fire, so there the
+    site writes the statistics of what passes itself, see `watch`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watching = False
+        self.seen: Tensor | None = None
+        self.leaf: Tensor | None = None
+
+    def watch(self, entries: int, device: torch.device) -> None:
+        """Prepare to be watched in a compiled graph, while ``watching`` is set.
+
+        ``seen`` then gets the statistics of the activation in each forward pass and ``leaf.grad``
+        adds up those of its gradient: the leaf takes part in nothing, its gradient is the message.
+        """
+        dtype = stats.wide_dtype(device)
+        self.seen = torch.zeros(entries, dtype=dtype, device=device)
+        self.leaf = torch.zeros(entries, dtype=dtype, device=device, requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.watching or self.seen is None:
+            return x.view_as(x)
+        self.seen.copy_(torch.cat(stats.measure_tokens(x)))
+        return _GradientToLeaf.apply(x, self.leaf)  # type: ignore[no-untyped-call]
+
+
+class _GradientToLeaf(torch.autograd.Function):
+    """The identity in x; statistics of x's gradient as the gradient of the leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, leaf: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, torch.cat(stats.measure_tokens(grad))
+
+
+QUERIES = 64
+"""Scores are shown for at most this many evenly spaced query positions of each sequence."""
+
+
+@lru_cache(maxsize=8)
+def _shown_entries(time: int, causal: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Query positions shown, which keys each may see, and the flat indices of those entries."""
+    rows = torch.linspace(0, time - 1, min(time, QUERIES), dtype=torch.float64).round().long()
+    seen = torch.arange(time) <= rows[:, None] if causal else torch.ones(len(rows), time).bool()
+    return rows.to(device), seen.to(device), seen.flatten().nonzero()[:, 0].to(device)
+
+
+class ScoresSite(nn.Module):
+    """The site between (q, k) and the softmax. What it shows is computed only while observed.
+
+    Fused attention never forms the scores, so `observe` forms them from q and k, in at least fp32,
+    for `QUERIES` query positions. The choice does not depend on how a batch is split into parts.
+    """
+
+    names = ("scores", "attn_rows")
+
+    def __init__(self, causal: bool, context: int) -> None:
+        super().__init__()
+        self.causal, self.context = causal, context
+        self.watching = False
+        self.seen: Tensor | None = None
+        self.shown: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def watch(self, entries: int, device: torch.device) -> None:
+        """As `Site.watch`: ``seen`` gets a row of statistics for each of `names`."""
+        self.seen = torch.zeros(2, len(stats.FIELDS), dtype=stats.wide_dtype(device), device=device)
+        self.shown = _shown_entries(self.context, self.causal, device)
+
+    def forward(self, q_BHTK: Tensor, k_BHTK: Tensor) -> tuple[Tensor, Tensor]:
+        output = q_BHTK.view_as(q_BHTK), k_BHTK.view_as(k_BHTK)
+        if self.watching and self.seen is not None and self.shown is not None:
+            self.seen.copy_(torch.stack([stats.measure(t) for t in self._show(output, self.shown)]))
+        return output
+
+    def observe(self, output: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """``scores``: the unmasked logits q k / sqrt(K), flat; ``attn_rows``: each row's entropy.
+
+        The entropy of row t is -sum_s a_ts ln a_ts in nats, between 0 and ln(t + 1).
+        """
+        q_BHTK = output[0]
+        shown = _shown_entries(q_BHTK.shape[-2], self.causal, q_BHTK.device)
+        return dict(zip(self.names, self._show(output, shown), strict=True))
+
+    @torch.no_grad()
+    def _show(
+        self, output: tuple[Tensor, Tensor], shown: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        rows, seen, entries = shown
+        q, k = (widen(t.detach()) for t in output)
+        scores = q[..., rows, :] @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        log_a = torch.log_softmax(scores.masked_fill(~seen, -math.inf), dim=-1)
+        a = log_a.exp()
+        entropy = -(a * log_a.masked_fill(a == 0, 0)).sum(-1)
+        return scores.flatten(-2)[..., entries].flatten(), entropy

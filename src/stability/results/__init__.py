@@ -1,0 +1,1 @@
+"""What runs leave on disk, and reading it: columns, files, tables, frames."""

@@ -1,0 +1,45 @@
+"""Whether the tables of a run can be read: a disk, a kill or a hand may have changed them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from stability.results import parquet as tables
+from stability.results.schema import TABLES
+
+DAMAGE = (OSError, ValueError, pa.ArrowException)
+"""What reading a damaged file raises."""
+
+
+def verify(path: Path, table: str) -> None:
+    """Read a file to its end, and keep nothing of it.
+
+    Raises:
+        Exception: one of `DAMAGE`, where a part of it is not what was written.
+    """
+    schema = tables.arrow_schema(table)
+    for _ in ds.dataset(str(path), schema=schema, format=tables.FORMAT).to_batches():
+        pass
+
+
+def is_torn(run_dir: Path) -> bool:
+    """Whether the end of any file of a run is missing: told at once, without reading the rest."""
+    return not _passes(run_dir, lambda path, table: pq.read_metadata(path))
+
+
+def is_whole(run_dir: Path) -> bool:
+    """Whether every file of a run can be read to its end."""
+    return _passes(run_dir, verify)
+
+
+def _passes(run_dir: Path, look: Callable[[Path, str], object]) -> bool:
+    try:
+        for table in TABLES:
+            for path in tables.files(run_dir, table):
+                look(path, table)
+    except DAMAGE:
+        return False
+    return True

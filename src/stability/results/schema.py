@@ -1,0 +1,100 @@
+"""Names of sites and kinds, and the columns of every table.
+
+A column added after data exists is dropped in silence when old and new files are read together, so
+the schema is complete from the first day and this is the only place that states it.
+
+Types are written as pyarrow spells them (``int64``, ``float64``, ``string``, ``bool``); ``key`` is
+a dictionary-encoded string. Every column may be null ("not measured") unless it is required.
+"""
+
+from typing import NamedTuple
+
+FORMAT = 1
+"""Version of the layout on disk, stored in every file's metadata."""
+
+
+class Column(NamedTuple):
+    name: str
+    type: str
+    doc: str
+    required: bool = False
+
+
+_KEYS = (
+    Column("run", "key", "hash of the run's identity", True),
+    Column("step", "int64", "number of updates made before this pass", True),
+    Column("layer", "int32", "0-based block; embedding -1, head = depth", True),
+    Column("sublayer", "key", "attn, mlp, linear, embed, head, or block: all of a block", True),
+)
+
+MOMENTS = (
+    Column("mean", "float64", "mean over the finite entries"),
+    Column("var", "float64", "population variance over the finite entries"),
+    Column("rms", "float64", "root of the mean square over the finite entries"),
+    Column("absmax", "float64", "largest magnitude among the finite entries"),
+    Column("absmean", "float64", "mean magnitude over the finite entries"),
+    Column("first_share", "float64", "share of the sum of squares that sits at token position 0"),
+    Column("token_rms_median", "float64", "median over tokens of the token's rms"),
+)
+
+COUNTS = (
+    Column("nonfinite", "int64", "entries that are NaN or infinite"),
+    Column("zeros", "int64", "entries that are exactly zero (underflow shows here)"),
+    Column("subnormal", "int64", "non-zero entries below the dtype's smallest normal number"),
+    Column("near_max", "int64", "finite entries within a factor 2 of the dtype's maximum"),
+    Column("lost", "int64", "kind update: entries whose non-zero update was rounded to nothing"),
+)
+
+LAYERS = (
+    *_KEYS,
+    Column("site", "key", "see SITES; for parameters the parameter's short name", True),
+    Column("kind", "key", "see KINDS", True),
+    Column("numel", "int64", "entries of the tensor", True),
+    *MOMENTS,
+    *COUNTS,
+)
+
+STEPS = (
+    Column("run", "key", "hash of the run's identity", True),
+    Column("step", "int64", "number of updates made before this pass", True),
+    Column("tokens", "int64", "tokens trained on before this step"),
+    Column("loss", "float64", "training loss of this step's batch, nats per token"),
+    Column("val_loss", "float64", "validation loss with these weights, nats per token"),
+    Column("lr", "float64", "learning rate of this step's update"),
+    Column("grad_norm", "float64", "L2 norm of all parameter gradients before clipping"),
+    Column("clip_factor", "float64", "factor that clipping applied to the gradient"),
+    Column("loss_scale", "float64", "loss scale of this step"),
+    Column("skipped", "bool", "the update was left out (dynamic loss scale, non-finite gradient)"),
+    Column("spike", "bool", "loss or gradient norm far above its recent median"),
+    Column("step_s", "float64", "seconds this step took, recording included"),
+    Column("record_s", "float64", "seconds of it spent on recording"),
+)
+
+PROBES = (
+    *_KEYS,
+    Column("probe", "key", "which probe", True),
+    Column("item", "string", "which item of the probe's series"),
+    Column("value", "float64", "the number measured"),
+)
+
+TABLES = {"layers": LAYERS, "steps": STEPS, "probes": PROBES}
+LAYER_KEY = ("run", "step", "layer", "sublayer", "site", "kind")
+"""Columns that identify one row of ``layers``."""
+
+STATUSES = ("running", "completed", "diverged", "interrupted", "failed")
+FINISHED = ("completed", "diverged")
+"""Statuses with nothing left to do."""
+
+CONFIG_FILE = "config.yaml"
+RUN_FILE = "run.json"
+RUNS_FILE = "runs.parquet"
+BATCH_FILE = "batch0.npz"
+LOG_FILE = "run.log"
+CHECKPOINT_FILE = "checkpoint.pt"
+FAILURE_FILE = "failure.pt"
+"""Weights and batch of the step at which a run diverged, for `stability.replay`."""
+PARTS = ".parts"
+"""Suffix of the folder that holds a table's part files while a run is going on."""
+
+LEARNED_MARGIN = 0.3
+"""A run has ``learned`` when its validation loss is this many nats below the unigram entropy."""

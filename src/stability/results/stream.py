@@ -1,0 +1,18 @@
+"""The residual stream in rows of the layers table: outputs of blocks, and norms of tensors."""
+
+import pandas as pd
+
+
+def block_outputs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of x_0 (the embedding) and of each block's output among those of site ``resid_post``.
+
+    Adds ``l``, the number of blocks passed: 0 for the embedding, 1 .. L for the blocks.
+    """
+    stream = rows[rows["site"] == "resid_post"]
+    last = stream["sublayer"].astype(str) != "attn"  # an attention is always followed by an MLP
+    return stream[last].assign(l=stream["layer"].astype(int) + 1)
+
+
+def l2(rows: pd.DataFrame) -> pd.Series:
+    """L2 norm of each row's tensor: rms * sqrt(numel - nonfinite)."""
+    return rows["rms"] * (rows["numel"] - rows["nonfinite"].fillna(0)).pow(0.5)

@@ -1,0 +1,132 @@
+"""A grid of checked configs becomes runs: named, and told apart from what lies on disk.
+
+Knows neither Hydra nor how runs are launched.
+"""
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from stability.config.identity import digest, flatten, identity
+from stability.config.knobs import ConfigError
+from stability.sweep import resume
+
+NAME_LENGTH = 100
+"""Characters that the name of a run's folder may have, on every file system."""
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    config: Config
+    """Nested and resolved, with the chosen options."""
+    identity: dict[str, Any]
+    run: str
+    """Hash of the identity."""
+    label: str
+    """What varies: ``norm-pre_depth-6``; empty where nothing does."""
+    folder: Path
+    overrides: tuple[str, ...]
+    """What makes Hydra compose it again."""
+
+    @property
+    def title(self) -> str:
+        """Its name for people: what varies, or the hash."""
+        return self.label or self.run
+
+
+def time_stamp() -> str:
+    """A name for an unnamed sweep that two commands in one second do not share."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def cells(
+    configs: Sequence[Config],
+    overrides: Sequence[Sequence[str]],
+    hashes: Sequence[str],
+    swept: Sequence[str],
+) -> list[Cell]:
+    """Name the runs; configs with one identity are one run.
+
+    Args:
+        configs: checked configs, all with the sweep's name.
+        overrides: what composes each.
+        hashes: SHA-256 of each one's data.
+        swept: keys that were given several values, in the order given.
+    """
+    made: dict[str, tuple[Config, dict[str, Any], tuple[str, ...]]] = {}
+    for config, line, sha256 in zip(configs, overrides, hashes, strict=True):
+        what = identity(config, sha256)
+        made.setdefault(digest(what), (config, what, tuple(line)))
+    rows = {run: flatten(config) for run, (config, _, _) in made.items()}
+    varying = [key for key in swept if len({_text(row[key]) for row in rows.values()}) > 1]
+    names = {key: _short(key, varying) for key in varying}
+    found = []
+    for run, (config, what, line) in made.items():
+        label = "_".join(f"{names[k]}-{_text(rows[run][k])}" for k in varying)
+        label = label[: NAME_LENGTH - len(run) - 1].rstrip("-._")
+        sweep = Path(config["out"]) / config["name"]
+        folder = sweep / (f"{label}_{run}" if label else run)
+        found.append(Cell(config, what, run, label, folder, line))
+    return found
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """The last part of a dotted key, unless another key ends the same."""
+    last = key.rpartition(".")[2]
+    return last if sum(k.rpartition(".")[2] == last for k in keys) == 1 else key
+
+
+def _text(value: Any) -> str:
+    """A value as a piece of a file name: letters, digits, '.', '_' and '-' only."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", str(value)).strip("-") or "empty"
+
+
+def place(cells: Sequence[Cell]) -> list[Cell]:
+    """Put each cell into the folder it has on disk already, under whatever label.
+
+    Raises:
+        ConfigError: the sweep's folder holds another run under a cell's hash or label, or a link.
+    """
+    there = resume.existing(cells[0].folder.parent)
+    asked = {cell.run for cell in cells}
+    others = {label: path for run, (label, path) in there.items() if run not in asked}
+    placed = []
+    for cell in cells:
+        if cell.run in there:
+            cell = replace(cell, folder=there[cell.run][1])
+            resume.refuse_other(cell.identity, cell.config, cell.folder)
+        elif cell.label in others:
+            resume.refuse_other(cell.identity, cell.config, others[cell.label])
+        resume.refuse_links(cell.folder, cell.config["name"])
+        placed.append(cell)
+    return placed
+
+
+def make_folder(config: Config) -> None:
+    """Make the sweep's folder: the first thing that is written.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    folder = Path(config["out"]) / config["name"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("out", config["out"], f"cannot be written to ({error})") from error
+
+
+def waiting(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with something left to do: those of this shard that are not finished."""
+    shard = cells[0].config["shard"]
+    if shard is not None:
+        i, n = map(int, shard.split("/"))
+        cells = cells[i - 1 :: n]
+    return [cell for cell in cells if resume.finished(cell.folder, cell.config) is None]

@@ -1,0 +1,211 @@
+"""Covariances that run through a placement's equation, and sublayers as maps of them.
+
+A `Cov` stands for the residual stream x_ND of N tokens. Features are independent, so all that is
+left of x at infinite width is C_ij = E[x_i x_j], and of dLoss/dx the same, G_ij. It supports what
+equations use: ``+`` of independent terms adds, ``a *`` multiplies by a^2, norms and sublayers are
+maps of C. Every operation leaves its adjoint on a tape; `Tape.reverse` plays them backwards, which
+turns the G of the output into the G of everything before it.
+
+A net of width d is one draw of weights, whose Gram matrix x_i x_j / d strays from C by 1/sqrt(d).
+How far is known of the embedding, of W x, of a norm's output and of sums of those: `Cov.strays`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stability.theory import kernels
+from stability.theory.kernels import Adjoint, Matrix
+
+Strays = Mapping[int, NDArray[np.float64]]
+"""By the number of a draw of weights: its standard deviation of (mean square, x_i x_j / d), i != j.
+
+Draws are independent. Of x_i x_j / d the root mean square over pairs is kept: pairs of tokens stray
+each on their own, so that they do not move the mean, but they make what moves it larger.
+"""
+
+
+class NoTheory(Exception):
+    """The recursion does not cover this config; the message says what."""
+
+
+class Tape:
+    """The operations done, and one stream of random numbers for those that sample.
+
+    Args:
+        seed: of the random numbers.
+        width: features d of the stream.
+    """
+
+    def __init__(self, seed: int = 0, width: float = math.inf) -> None:
+        self.steps: list[Callable[[], None]] = []
+        self.rng = np.random.Generator(np.random.Philox(key=seed))
+        self.width, self.draws = width, 0
+
+    def draw(self, mean: float, pair: float) -> Strays:
+        """What one more draw of weights adds, as variances times the width."""
+        self.draws += 1
+        return {self.draws: np.sqrt(np.array([mean, pair]) / self.width)}
+
+    def reverse(self) -> None:
+        for step in reversed(self.steps):
+            step()
+
+
+class Cov:
+    """Covariance of an x_ND, and after `Tape.reverse` of its gradient.
+
+    Args:
+        tape: where its operations are written.
+        C: E[x_i x_j] per feature.
+        kept: c_i with x_i = c_i x_0i + what is independent of the embedding x_0i.
+        terms: what it is a sum of: two operands that share one are not independent.
+
+    Attributes:
+        G: covariance of dLoss/dx.
+        stem: the norm's output that goes on in it without passing a branch.
+        share: the share of the variance of each token that is the stem's.
+        held: of a norm's output: a later norm has it as its stem.
+        along: E(delta_i x_i)^2 / d where it is known; were delta isotropic, G_ii C_ii.
+        strays: of its Gram matrix at finite width; None where it is not known.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        C: Matrix,
+        kept: Matrix | None = None,
+        terms: frozenset[object] | None = None,
+    ) -> None:
+        self.tape, self.C = tape, C
+        self.kept = np.zeros(len(C)) if kept is None else kept
+        self.terms = frozenset([object()]) if terms is None else terms
+        self.G = np.zeros_like(C)
+        self.stem: Cov | None = None
+        self.share, self.along = np.zeros(len(C)), np.zeros(0)
+        self.held = False
+        self.strays: Strays | None = None
+
+    @property
+    def spread(self) -> float:
+        """Relative standard deviation of the mean square over nets of this width, or NaN."""
+        if self.strays is None or not self.square > 0:
+            return math.nan
+        spread = np.linalg.norm([mean for mean, _ in self.strays.values()]) / self.square
+        return float(spread) if np.isfinite(spread) else math.nan
+
+    @property
+    def square(self) -> np.float64:
+        """Mean over tokens of C_ii. NumPy's, which overflows to infinity and not to an error."""
+        return np.float64(np.diagonal(self.C).mean())
+
+    def __add__(self, other: "Cov") -> "Cov":
+        if self.terms & other.terms:
+            raise NoTheory("the equation adds two terms that are not independent")
+        out = Cov(self.tape, self.C + other.C, self.kept + other.kept, self.terms | other.terms)
+        out.stem = self.stem or other.stem
+        of_stem = np.diagonal(self.C) * self.share + np.diagonal(other.C) * other.share
+        out.share = _ratio(of_stem, np.diagonal(out.C))
+        if self.strays is not None and other.strays is not None:
+            # x f / d has mean 0, as the branch's weights are independent of the stream.
+            both = overlap(self, other)
+            cross = self.tape.draw(4 * both, 2 * self.square * other.square + 2 * both)
+            out.strays = summed(self.strays, other.strays, cross)
+
+        def step() -> None:
+            self.G = self.G + out.G
+            other.G = other.G + out.G
+
+        self.tape.steps.append(step)
+        return out
+
+    def __rmul__(self, factor: float) -> "Cov":
+        out = self.then(factor**2 * self.C, lambda G: factor**2 * G, factor * self.kept)
+        out.stem, out.share = self.stem, self.share
+        out.strays = None if self.strays is None else scaled(factor**2, self.strays)
+        return out
+
+    __mul__ = __rmul__
+
+    def then(self, C: Matrix, adjoint: Adjoint, kept: Matrix | None = None) -> "Cov":
+        """The result of one operation: independent of this operand unless something is ``kept``."""
+        out = Cov(self.tape, C, kept, None if kept is None else self.terms)
+
+        def step() -> None:
+            self.G = self.G + adjoint(out.G)
+
+        self.tape.steps.append(step)
+        return out
+
+
+def gaussian(x: Cov) -> Strays:
+    """The draw of weights that makes every feature of x a normal vector of covariance C."""
+    both = overlap(x, x)
+    return x.tape.draw(2 * both, x.square**2 + both)
+
+
+def overlap(x: Cov, y: Cov) -> np.float64:
+    """E of the product of both Gram matrices, mean over entries, at finite width."""
+    a, b = x.strays or {}, y.strays or {}
+    strayed = sum(a[draw][1] * b[draw][1] for draw in a.keys() & b.keys())
+    return np.float64((x.C * y.C).mean() + strayed)
+
+
+def scaled(factor: float | Matrix, strays: Strays) -> Strays:
+    return {draw: factor * size for draw, size in strays.items()}
+
+
+def summed(*strays: Strays) -> Strays:
+    total: dict[int, NDArray[np.float64]] = {}
+    for each in strays:
+        for draw, size in each.items():
+            total[draw] = total.get(draw, np.zeros(2)) + size
+    return total
+
+
+def _ratio(part: Matrix, whole: Matrix) -> Matrix:
+    ratio: Matrix = np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+    return ratio
+
+
+def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
+    """The operand after a norm. Every token's share of the embedding shrinks with it.
+
+    The projection off xhat, 1/d of an isotropic gradient, is corrected to first order where norms
+    follow each other on the stream, because there the d-th parts add up over the depth:
+
+    - under a later norm with z' = xhat + f(xhat) the gradient is already orthogonal to xhat (Euler:
+      delta_x x = delta_z z for f of degree 1), so this norm takes nothing away;
+    - sigma_i^2 fluctuates with the branch's weights, and so does the gradient that comes through
+      the same weights. For a linear branch, with h the share of the stem in the variance of z:
+      E[1/sigma^2] gains 2 (1 - h^2)/d, the way back through W loses (1 - h^2)/d.
+
+    Together a factor 1 + (1 - h^2)/d in place of 1 - 1/d. At the top ``along`` says what share of
+    the gradient lies along xhat.
+    """
+    K, adjoint = kernel(x.C)
+    shrink = np.sqrt(_ratio(np.diagonal(K), np.diagonal(x.C)))
+    out = x.then(K, lambda G: _first_order(kernel, out, x.share) * adjoint(G), shrink * x.kept)
+    out.stem, out.share = out, np.ones(len(K))
+    # Its mean square does not stray, its directions do as before.
+    out.strays = scaled(np.array([0, 1 / x.square]), x.strays or {}) if x.square else {}
+    if x.stem is not None:
+        x.stem.held = True
+    return out
+
+
+def _first_order(kernel: kernels.RMSNorm | kernels.BatchNorm, out: Cov, share: Matrix) -> Matrix:
+    """Factor on a norm's gradient: what it takes off along xhat, as far as that is known."""
+    factor = np.ones_like(out.C)
+    if not isinstance(kernel, kernels.RMSNorm):  # its own adjoint says all that is known
+        return factor
+    if out.held:
+        gain = np.sqrt(1 + (2 - share**2) / kernel.width)
+        return factor * gain[:, None] * gain
+    if len(out.along):
+        k, d = np.diagonal(out.C), kernel.width
+        taken = _ratio((2 - k) * out.along, np.diagonal(out.G)) / d
+        np.fill_diagonal(factor, (1 - taken) / (1 - (2 - k) * k / d))
+    return factor

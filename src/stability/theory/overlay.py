@@ -1,0 +1,202 @@
+"""The theory of runs on disk, and of a whole sweep in the shape of its recorded rows."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from stability.config.knobs import ConfigError
+from stability.results import atomic
+from stability.results.index import LOADER
+from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
+from stability.theory import token_prediction
+from stability.theory.covariance import NoTheory
+from stability.theory.prediction import predict
+from stability.theory.recursion import Config, Tokens
+from stability.theory.workers import crew
+
+VERSION = 6
+"""Part of every cache key: raise it when the numbers change."""
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run began with: its config, the batch of step 0, the rows of its embedding."""
+
+    config: Config
+    x_BT: Tokens
+    y_BT: Tokens
+    vocab: int
+
+    def key(self, table: str) -> str:
+        """Digest of all that a table's theory depends on: runs with one key have one theory."""
+        groups = ("norm", "norm_type", "init")
+        parts = [VERSION, self.vocab, self.config["depth"], dict(self.config["model"])]
+        parts += [self.config[g]["build"] for g in groups] + [self.config["init"]["embed_std"]]
+        if table == "probes":
+            parts += [table, self.config["train"]["accumulate"], self.config["seed"]]
+        digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8)
+        digest.update(self.x_BT.tobytes() + self.y_BT.tobytes())
+        return digest.hexdigest()
+
+
+def start(run: Path) -> Start:
+    """Read what a run on disk began with.
+
+    Raises:
+        NoTheory: a file is missing or is not what a run of ours leaves.
+    """
+    try:
+        config = yaml.load((run / CONFIG_FILE).read_text(), LOADER)
+        vocab = config["model"]["vocab"]
+        if vocab == "auto":
+            vocab = json.loads((run / RUN_FILE).read_text())["data"]["vocab"]
+        with (run / BATCH_FILE).open("rb") as file, np.load(file) as batch:
+            x_BT, y_BT = batch["x"].astype(np.int64), batch["y"].astype(np.int64)
+        return Start(config, x_BT, y_BT, vocab)
+    except FileNotFoundError as error:
+        raise NoTheory(f"no {Path(error.filename).name}") from error
+    except (KeyError, TypeError) as error:
+        raise NoTheory("its model is not the GPT of this package") from error
+    except (OSError, EOFError, ValueError, BadZipFile, yaml.YAMLError) as error:
+        raise NoTheory(f"its files cannot be read ({type(error).__name__})") from error
+
+
+def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.DataFrame:
+    """`predict` for a run on disk, from its config and the batch that it saw at step 0.
+
+    Args:
+        run: a run's folder.
+        cache: a folder in which results are kept, keyed by what they depend on.
+        table: ``layers``, or ``probes`` for what `token_prediction` predicts of them.
+
+    Raises:
+        NoTheory: the recursion does not cover the config, or a file of the run is missing.
+    """
+    began = start(run)
+    make = token_prediction.predict if table == "probes" else predict
+    try:
+        file = cache / _file(began.key(table)) if cache else None
+        if file and file.exists():
+            with suppress(OSError, ValueError):  # a damaged one is made again
+                return pd.read_parquet(file)
+        with np.errstate(over="ignore", invalid="ignore"):  # a net that overflows is none of ours
+            frame = make(began.config, began.x_BT, began.y_BT, began.vocab)
+    except np.linalg.LinAlgError as error:  # a ValueError
+        raise NoTheory("its variances exceed fp64") from error
+    except (ConfigError, ValueError) as error:
+        raise NoTheory(str(error)) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        # Its files were changed by hand: a width that is no number, a token beyond the vocabulary.
+        why = f"{type(error).__name__}: {error}"
+        raise NoTheory(f"its config and its batch make no net ({why})") from error
+    if file:
+        with suppress(OSError):  # another user's sweep may be read-only, and this is only a cache
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with atomic.writing(file) as out:
+                frame.to_parquet(out)
+    return frame
+
+
+def _file(key: str) -> str:
+    return f"theory-{key}.parquet"
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The theory of a sweep: rows of step 0 as if they had been recorded, and what to say of them.
+
+    ``rows`` has the columns of ``runs`` beside those of `predict`.
+    """
+
+    rows: pd.DataFrame
+    remarks: list[str]
+
+
+def of_sweep(
+    folders: Sequence[Path],
+    runs: pd.DataFrame,
+    cache: Path,
+    allow: Sequence[str] = (),
+    progress: Progress = lambda results, _: results,
+    table: str = "layers",
+) -> Overlay:
+    """The theory of every variant of a sweep, for the tokens of its first seed.
+
+    Theory depends on a seed through its tokens alone, and little: it costs more than it shows.
+    `stability.claims` gives the theory of the same seed.
+
+    Args:
+        folders: its run folders.
+        runs: one row per run, as ``load(sweep, "runs")`` gives them.
+        cache: a folder in which results are kept.
+        allow: modules whose classes a config may name, beside our own.
+        progress: wraps the results that are waited for; called with their number.
+        table: whose rows are wanted, as in `overlay`.
+    """
+    axes = [a for a in runs.attrs["axes"] if a != "seed"]
+    ordered = runs.sort_values("seed")
+    few = ordered.drop_duplicates(axes) if axes else ordered.head(1)
+    place = {folder.name: folder for folder in folders}
+    keys: dict[str, str] = {}
+    lacking: dict[str, str] = {}
+    unique: dict[str, Path] = {}
+    for run, name in zip(few["run"], few["folder"], strict=True):
+        try:
+            keys[run] = start(place[name]).key(table)
+            unique[keys[run]] = place[name]
+        except NoTheory as reason:
+            lacking[run] = str(reason)
+    known = dict(progress(_results(unique, cache, allow, table), len(unique)))
+    rows = []
+    for run, key in keys.items():
+        if isinstance(result := known[key], NoTheory):
+            lacking[run] = str(result)
+            continue
+        rows.append(result.assign(run=run, step=0, nonfinite=0))
+    reasons = Counter(lacking.values()).most_common()
+    remarks = [f"no theory for {n} of {len(few)} variants: {reason}" for reason, n in reasons]
+    return Overlay(_joined(rows, runs), remarks)
+
+
+def _results(
+    unique: Mapping[str, Path], cache: Path, allow: Sequence[str], table: str
+) -> Iterator[tuple[str, pd.DataFrame | NoTheory]]:
+    """Key -> theory or why there is none; from processes that share the work, if there is much."""
+    kept = [key for key in unique if (cache / _file(key)).exists()]
+    yield from ((key, _try(unique[key], cache, table)) for key in kept)
+    left = {key: folder for key, folder in unique.items() if key not in kept}
+    if not left:
+        return
+    with crew(allow) as pool:
+        pending = {pool.submit(_try, folder, cache, table): key for key, folder in left.items()}
+        yield from ((pending[done], done.result()) for done in as_completed(pending))
+
+
+def _try(folder: Path, cache: Path, table: str) -> pd.DataFrame | NoTheory:
+    try:
+        return overlay(folder, cache, table)
+    except NoTheory as reason:
+        return reason
+
+
+def _joined(rows: list[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows with each run's own columns, so that figures take them for recorded ones."""
+    theory = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame({"run": []})
+    place = pd.Index(runs["run"]).get_indexer(theory["run"])
+    own = [name for name in runs if name not in theory]
+    joined = pd.concat([theory, runs[own].take(place).set_axis(theory.index)], axis=1)
+    joined.attrs = runs.attrs
+    return joined

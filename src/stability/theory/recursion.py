@@ -1,0 +1,218 @@
+"""The stack of a config as maps of covariances: embedding, sublayers, head, and the way back.
+
+Each sublayer is the placement's own equation, run on covariances (`covariance`) instead of tensors,
+with the norms, weights' stds and activations that the config names.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stability.config import instantiate
+from stability.config.names import EMBED_LAYER
+from stability.parts.inits import Weight
+from stability.parts.placements import Norms
+from stability.theory import kernels
+from stability.theory.branches import Attention, linear, mlp, root
+from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
+from stability.theory.kernels import Matrix
+
+Tokens = NDArray[np.int64]
+Config = Mapping[str, Any]
+
+SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
+ROLES = {
+    "attn": ("q", "k", "v", "attn_out"),
+    "mlp": ("mlp_in", "mlp_gate", "mlp_out"),
+    "linear": ("linear",),
+}
+MOST_TOKENS = 512
+"""Tokens of one group: sequences beyond it are left out where a norm makes them meet."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One group of tokens that the recursion follows, N in all."""
+
+    token: Tokens
+    target: Tokens
+    """Below 0 where the token does not count."""
+    position: Tokens
+    mask: NDArray[np.bool_]
+    """Whether token j is seen from token i."""
+    counted: int
+    """Tokens in the loss of the whole batch."""
+
+
+class Site:
+    """A place whose operand is kept: its name in the tables, and its number of features.
+
+    ``saturated``: its gradient has come through attention whose scores saturate.
+    """
+
+    def __init__(self, layer: int, sublayer: str, name: str, width: int, x: Cov) -> None:
+        self.key = (layer, sublayer, name)
+        self.width, self.x = width, x
+        self.saturated = False
+
+
+class Net:
+    """The stack of one config, as maps of covariances."""
+
+    def __init__(self, config: Config, vocab: int) -> None:
+        self.config, self.model, self.vocab = config, config["model"], vocab
+        if self.model["dropout"] > 0:
+            raise NoTheory("model.dropout > 0")
+        self.depth, self.width = config["depth"], config["model"]["width"]
+        self.hidden = round(self.model["mlp_ratio"] * self.width)
+        self.names = SUBLAYERS[self.model["sublayers"]]
+        self.init = instantiate.build(config["init"]["build"], "init")
+        self.norm = partial(normed, _kernel(config["norm_type"]["build"], self.width))
+
+    def gains(self, sublayer: str, layer: int, placement: Any) -> dict[str, float]:
+        """fan_in * std^2 of each weight of a sublayer."""
+        found = {}
+        for role in ROLES[sublayer]:
+            fan_in = self.hidden if role == "mlp_out" else self.width
+            fan_out = self.hidden if role in ("mlp_in", "mlp_gate") else self.width
+            std = self.std(role, fan_in, fan_out, layer) * placement.init_gain(role)
+            found[role] = fan_in * std**2
+        return found
+
+    def std(self, role: str, fan_in: int, fan_out: int, layer: int) -> float:
+        branches = self.depth * len(self.names)
+        return float(self.init.std(Weight(role, fan_in, fan_out, layer, self.depth, branches)))
+
+    def branch(
+        self, sublayer: str, gains: Mapping[str, float], batch: Batch
+    ) -> Callable[[Cov], Cov]:
+        if sublayer == "linear":
+            return partial(linear, gains["linear"])
+        if sublayer == "mlp":
+            return partial(mlp, self.model["activation"], gains)
+        offset = None
+        if self.model["position"] == "rope":
+            offset = np.subtract.outer(batch.position, batch.position).astype(float)
+        head = self.width // self.model["heads"]
+        heads = _heads(len(batch.token)) // (1 if offset is None else 2)  # complex ones cost twice
+        return Attention(gains, head, batch.mask, offset, heads)
+
+    def run(self, batch: Batch, seed: int) -> list[Site]:
+        """Forward, top, and back: every site with its C and G. The seed is for sampled heads."""
+        tape = Tape(seed, self.width)
+        x = self._embed(tape, batch)
+        sites = [Site(EMBED_LAYER, "embed", "resid_post", self.width, x)]
+        for layer in range(self.depth):
+            for sublayer in self.names:
+                x = self._sublayer(x, layer, sublayer, batch, sites)
+        self._head(x, batch, sites)
+        tape.reverse()
+        return sites
+
+    def _embed(self, tape: Tape, batch: Batch) -> Cov:
+        same = np.equal.outer(batch.token, batch.token).astype(float)
+        if self.model["position"] == "learned":
+            same += np.equal.outer(batch.position, batch.position)
+        x = Cov(tape, self.config["init"]["embed_std"] ** 2 * same, np.ones(len(same)))
+        x.strays = gaussian(x)
+        return x
+
+    def _sublayer(self, x: Cov, layer: int, sublayer: str, batch: Batch, sites: list[Site]) -> Cov:
+        placement = self.placement(layer, sublayer)
+        f = self.branch(sublayer, self.gains(sublayer, layer, placement), batch)
+
+        def add(name: str, x: Cov) -> Cov:
+            sites.append(Site(layer, sublayer, name, self.width, x))
+            return x
+
+        def branch(x: Cov) -> Cov:
+            # A site has a gradient of its own: what flows through this place and no other.
+            x = add("branch_in", 1.0 * x)
+            if isinstance(f, Attention) and f.saturates(x.C):
+                for site in sites:
+                    site.saturated = True
+            return add("branch_out", f(x))
+
+        norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
+        return add("resid_post", placement(add("resid_pre", x), branch, norms))
+
+    def placement(self, layer: int, sublayer: str) -> Any:
+        node = self.config["norm"]["build"]
+        return instantiate.build(node, "norm", self.depth, layer, sublayer)
+
+    def _head(self, x: Cov, batch: Batch, sites: list[Site]) -> None:
+        """Final norm, logits, and the gradient of the loss that starts the way back.
+
+        A logit of the tied table has the mean d s^2 c_i at the token's own symbol, where c_i is
+        what x_L kept of the embedding. Logits are sampled, P their softmax, Y the targets; the
+        gradient of logit v at token i is (P - Y)_iv / counted.
+        """
+        sites.append(Site(self.depth, "head", "resid_pre", self.width, x))
+        if self.placement(self.depth - 1, self.names[-1]).final_norm:
+            x = self.norm(x)
+        top, x = x, 1.0 * x
+        sites.append(Site(self.depth, "head", "branch_in", self.width, x))
+        if self.model["tie_embeddings"]:
+            std = self.config["init"]["embed_std"]
+            own = self.width * std**2 * x.kept
+        else:
+            std = self.std("head", self.width, self.vocab, self.depth)
+            own = np.zeros(len(x.C))
+        C = self.width * std**2 * x.C + np.diag(own**2) / self.vocab
+        logits = x.then(C, lambda G: self.vocab * std**2 * G)
+        error, along = _loss_gradient(self.width * std**2 * x.C, own, batch, self.vocab, x.tape.rng)
+        logits.G = error / (self.vocab * batch.counted**2)
+        top.along = along / (self.width * batch.counted**2)
+        sites.append(Site(self.depth, "head", "branch_out", self.vocab, logits))
+
+
+def _kernel(node: Mapping[str, Any], width: int) -> Any:
+    """The covariance map of a norm type: the class of the same name in `kernels`."""
+    module, _, name = node["_target_"].rpartition(".")
+    if module != "stability.parts.norms" or not hasattr(kernels, name):
+        raise NoTheory(f"no covariance map of {node['_target_']}")
+    return instantiate.build(
+        {**node, "_target_": f"stability.theory.kernels.{name}"}, "norm_type", width
+    )
+
+
+def _heads(tokens: int) -> int:
+    """Heads to sample: 32 at 64 tokens; fewer where there are more tokens to average over."""
+    return int(np.clip(32 * (64 / tokens) ** 2, 4, 32))
+
+
+def _loss_gradient(
+    C: Matrix, own: Matrix, batch: Batch, vocab: int, rng: np.random.Generator
+) -> tuple[Matrix, Matrix]:
+    """E[E E^T] and E[(E o logits) 1]^2 with E = P - Y, over logits of covariance C per symbol."""
+    N, samples = len(C), max(1, 400_000 // (vocab * len(C)))
+    counted, half = batch.target >= 0, root(C)
+    total, along = np.zeros((N, N)), np.zeros(N)
+    for _ in range(samples):
+        logits = half @ rng.standard_normal((N, vocab))
+        logits[np.arange(N), batch.token] += own
+        P = np.exp(logits - logits.max(1, keepdims=True))
+        P /= P.sum(1, keepdims=True)
+        P[counted, batch.target[counted]] -= 1
+        P[~counted] = 0
+        total += P @ P.T
+        along += (P * logits).sum(1) ** 2
+    return total / samples, along / samples
+
+
+def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[Batch]:
+    """The batch as groups of tokens that meet: one sequence each, or several under BatchNorm."""
+    B, T = x_BT.shape
+    size = max(1, min(B, MOST_TOKENS // T)) if joint else 1
+    counted = max(int((y_BT >= 0).sum()), 1)
+    mask = np.kron(np.eye(size), np.tri(T) if causal else np.ones((T, T))).astype(bool)
+    position = np.tile(np.arange(T), size)
+    starts = range(1) if joint else range(min(B, max(1, MOST_TOKENS // T)))
+    return [
+        Batch(x_BT[b : b + size].ravel(), y_BT[b : b + size].ravel(), position, mask, counted)
+        for b in starts
+    ]

@@ -1,0 +1,114 @@
+"""Who gets the gradient at infinite width: what the probe ``token_grad`` finds at init.
+
+The gradient of a token is the diagonal of G. A weight's gradient is sum_t delta_t x_t^T, with x
+what the weight reads, of covariance C, and delta the gradient of what it returns, of covariance G.
+At infinite width they are independent, so that over a group of tokens
+
+    E |sum_t delta_t x_t^T|_F^2 = fan_in fan_out sum_st C_st G_st.
+
+Tokens of different sequences meet in that sum: equal symbols and positions have parallel x, equal
+targets parallel delta. So sequences run together, as far as `MOST_TOKENS` allows; what they give
+alone and in pairs stands for the whole batch.
+
+Limits. Queries and keys get what is left when most cancels, and finite width weighs more there: at
+width 64 their gradient can be several times the predicted one. Where a tied head predicts the very
+symbol that it reads (width 512, DeepNorm: with probability 0.8), delta is parallel to x instead of
+independent of it, and the sums over tokens are not predicted.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from stability.config.token_positions import groups as token_groups
+from stability.config.token_positions import positions
+from stability.theory.branches import Attention, hidden
+from stability.theory.covariance import Cov
+from stability.theory.kernels import Matrix
+from stability.theory.recursion import Batch, Config, Net, Site, Tokens, groups
+
+MOST_TOKENS = 256
+"""Tokens that run together: the cost grows with the third power."""
+
+
+class Flow(NamedTuple):
+    """What a weight reads and the gradient of what it returns: covariance, number of features."""
+
+    C: Matrix
+    fan_in: int
+    G: Matrix
+    fan_out: int
+
+
+def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFrame:
+    """Rows of the probe ``token_grad`` at init, as in the ``probes`` table.
+
+    Args and errors as `stability.theory.prediction.predict`.
+
+    Returns:
+        Rows (layer, sublayer, probe, item, value), value being the root of the expected square
+        where the probe gives a norm, and ``saturated`` as there.
+    """
+    parts = config["train"]["accumulate"]
+    x_BT, y_BT = np.array_split(x_BT, parts)[0], np.array_split(y_BT, parts)[0]
+    B, T = x_BT.shape
+    size = min(B, max(1, MOST_TOKENS // T))
+    (batch,) = groups(x_BT[:size], y_BT[:size], config["model"]["causal"], joint=True)
+    batch = replace(batch, counted=max(int((y_BT >= 0).sum()), 1))
+    net = Net(config, vocab)
+    sites = {site.key: site for site in net.run(batch, config["seed"])}
+    rows = [
+        (layer, sublayer, str(t), np.diagonal(site.x.G)[t::T].mean(), site.saturated)
+        for (layer, sublayer, name), site in sites.items()
+        if name == "resid_post"
+        for t in positions(T)
+    ]
+    if size > 1 or B == 1:  # else nothing is known of pairs
+        rows += [
+            (layer, sublayer, f"{weight}.{group}", np.sqrt(_square(flow, part, B, T)), saturated)
+            for layer, sublayer, weight, flow, saturated in _weights(net, sites, batch)
+            for group, part in token_groups(T).items()
+        ]
+    frame = pd.DataFrame(rows, columns=["layer", "sublayer", "item", "value", "saturated"])
+    return frame.assign(probe="token_grad")
+
+
+def _weights(
+    net: Net, sites: Mapping[Any, Site], batch: Batch
+) -> Iterator[tuple[int, str, str, Flow, bool]]:
+    """Layer, sublayer and name of every weight of the blocks, what passes it, if it saturates."""
+    for (layer, sublayer, name), site in sites.items():
+        if name == "branch_out" and sublayer != "head":
+            x = sites[layer, sublayer, "branch_in"].x
+            for weight, flow in _flows(net, layer, sublayer, batch, x, site.x.G).items():
+                yield layer, sublayer, weight, flow, site.saturated
+
+
+def _flows(net: Net, layer: int, sublayer: str, batch: Batch, x: Cov, G: Matrix) -> dict[str, Flow]:
+    """What passes each weight of a sublayer that reads x and is handed G."""
+    d, gains = net.width, net.gains(sublayer, layer, net.placement(layer, sublayer))
+    if sublayer == "linear":
+        return {"linear": Flow(x.C, d, G, d)}
+    if sublayer == "attn":
+        attention = net.branch(sublayer, gains, batch)
+        assert isinstance(attention, Attention)
+        read, back = attention.inside(x.C, x.tape.rng)
+        into = {name: Flow(x.C, d, to, d) for name, to in back(G).items()}
+        return into | {"attn_out": Flow(read, d, G, d)}
+    read, slopes = hidden(net.model["activation"], gains, x.C)
+    m = net.hidden
+    spread = gains["mlp_out"] * d / m  # of W2 on the way back: d outputs meet in each of m features
+    into = {name: Flow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}
+    return into | {"mlp_out": Flow(read, m, G, d)}
+
+
+def _square(flow: Flow, part: slice, B: int, T: int) -> float:
+    """E |sum_t delta_t x_t^T|^2 over positions of B sequences of T, of which some are known."""
+    size = len(flow.C) // T
+    product = (flow.C * flow.G).reshape(size, T, size, T)[:, part, :, part].sum((1, 3))
+    alone = np.trace(product) / size
+    pairs = (product.sum() - np.trace(product)) / max(size * (size - 1), 1)
+    return max(flow.fan_in * flow.fan_out * float(B * alone + B * (B - 1) * pairs), 0)

@@ -1,0 +1,134 @@
+"""What a config may build, and how the rest is refused."""
+
+import sys
+
+import pytest
+
+from stability.config import instantiate
+from stability.config.knobs import ConfigError
+from stability.parts.inits import Normal
+from stability.parts.placements import DeepNorm
+
+
+@pytest.fixture(autouse=True)
+def no_trace(monkeypatch):
+    """Whatever a test allows or puts on the path is forgotten after it."""
+    monkeypatch.setattr(instantiate, "_allowed", {"stability"})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def refusal(node, *args):
+    with pytest.raises(ConfigError) as refused:
+        instantiate.build(node, "norm.build", *args)
+    return str(refused.value)
+
+
+def test_builds_the_class_with_what_the_program_adds_first():
+    placement = instantiate.build(
+        {"_target_": "stability.parts.placements.DeepNorm"}, "norm.build", 8, 1, "attn"
+    )
+    assert isinstance(placement, DeepNorm)
+    assert (placement.depth, placement.layer, placement.sublayer) == (8, 1, "attn")
+
+
+def test_builds_the_class_with_the_arguments_of_the_yaml():
+    node = {"_target_": "stability.parts.inits.Normal", "std": 0.5}
+    assert instantiate.build(node, "init.build").value == 0.5
+    assert instantiate.resolve("stability.parts.inits.Normal", "init.build") is Normal
+
+
+@pytest.mark.parametrize("target", ["os.system", "subprocess.Popen", "stability_evil.X", "Pre", ""])
+def test_a_foreign_module_is_refused_and_the_way_to_allow_it_named(target):
+    message = refusal({"_target_": target})
+    assert "norm.build._target_" in message
+    assert "allow=[MODULE]" in message
+
+
+@pytest.mark.parametrize("target", [3, None, ["stability.parts.placements.Pre"]])
+def test_a_target_that_is_no_text_is_refused(target):
+    assert "norm.build._target_" in refusal({"_target_": target})
+
+
+def test_a_foreign_module_is_not_even_imported():
+    refusal({"_target_": "antigravity.Anything"})
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("stability.parts.placements.Nowhere", "cannot be imported"),
+        ("stability.nowhere.Pre", "cannot be imported"),
+        ("stability.config.rules.validate", "must name a class"),
+        ("stability.config.names.SITES", "must name a class"),
+    ],
+)
+def test_what_is_no_class_of_the_package_is_refused(target, why):
+    assert why in refusal({"_target_": target})
+
+
+def test_a_name_reached_through_a_module_is_not_a_way_out():
+    # `stability.config.instantiate.sys` is the sys module: its attributes are not the package's.
+    assert "cannot be imported" in refusal({"_target_": "stability.config.instantiate.sys.exit"})
+
+
+def test_a_class_that_a_module_only_imported_is_refused():
+    message = refusal({"_target_": "stability.config.instantiate.Path"})
+    assert "is pathlib" in message
+    assert "modules allowed: stability" in message
+
+
+def test_an_unknown_argument_is_refused_and_the_known_ones_named():
+    message = refusal({"_target_": "stability.parts.inits.Normal", "stdd": 0.1})
+    assert "norm.build.stdd" in message
+    assert "['std']" in message
+
+
+def test_a_missing_argument_is_refused():
+    assert "std" in refusal({"_target_": "stability.parts.inits.Normal"})
+
+
+@pytest.mark.parametrize("value", ["a lot", None, [0.1], True])
+def test_an_argument_of_the_wrong_type_is_refused(value):
+    message = refusal({"_target_": "stability.parts.inits.Normal", "std": value})
+    assert message == f"norm.build.std={value}: must be of type float"
+
+
+def test_an_integer_will_do_for_a_float():
+    node = {"_target_": "stability.parts.inits.Normal", "std": 1}
+    assert instantiate.build(node, "init.build").value == 1
+
+
+def test_a_value_that_the_class_refuses_is_refused_with_its_words():
+    message = refusal({"_target_": "stability.parts.inits.Normal", "std": -1.0})
+    assert "std must be >= 0" in message
+
+
+def test_an_argument_that_the_program_gives_cannot_be_given_twice():
+    node = {"_target_": "stability.parts.placements.Pre", "depth": 3}
+    assert "depth" in refusal(node, 6, 0, "attn")
+
+
+def test_a_trusted_folder_lends_its_modules_and_packages(tmp_path):
+    (tmp_path / "mine_x1.py").write_text("class Norm:\n    pass\n")
+    (tmp_path / "pack_x1").mkdir()
+    (tmp_path / "pack_x1" / "__init__.py").write_text("class Norm:\n    pass\n")
+    for target in ("mine_x1.Norm", "pack_x1.Norm"):
+        assert not instantiate.is_allowed(target)
+    instantiate.trust(tmp_path)
+    for target in ("mine_x1.Norm", "pack_x1.Norm"):
+        assert instantiate.build({"_target_": target}, "norm.build").__class__.__name__ == "Norm"
+    assert not instantiate.is_allowed("os.system")
+
+
+def test_a_folder_is_trusted_once_however_often_it_is_named(tmp_path):
+    instantiate.trust(tmp_path)
+    instantiate.trust(str(tmp_path))
+    assert sys.path.count(str(tmp_path)) == 1
+
+
+def test_allowing_a_package_allows_what_lies_below_it_and_nothing_beside_it():
+    instantiate.allow("mine")
+    assert instantiate.is_allowed("mine.deep.inside.Norm")
+    assert not instantiate.is_allowed("mine2.Norm")
+    assert not instantiate.is_allowed("mine")

@@ -1,0 +1,166 @@
+"""Every default is legal; what is not is refused with its key, and what does nothing is known."""
+
+import copy
+import math
+
+import pytest
+
+from stability.config.knobs import ConfigError
+from stability.config.rules import inert, validate
+from tiny import composed
+
+
+def test_every_default_is_legal():
+    validate(composed())
+
+
+REFUSED = [
+    ("depth", 0),
+    ("depth", -3),
+    ("depth", math.inf),
+    ("depth", True),
+    ("dtype", "fp8"),
+    ("dtype", "FP16"),
+    ("seed", -1),
+    ("norm_type.eps", -1e-6),
+    ("init.std", -0.1),
+    ("init.embed_std", math.nan),
+    ("data.pad_share", 1.0),
+    ("data.vocab", 1),
+    ("model.width", 0),
+    ("model.heads", 5),
+    ("model.context", 1),
+    ("model.mlp_ratio", 0),
+    ("model.mlp_ratio", 0.001),
+    ("model.activation", "gleu"),
+    ("model.position", "alibi"),
+    ("model.dropout", 1.0),
+    ("model.sublayers", "mlp_attn"),
+    ("model.vocab", "many"),
+    ("train.steps", -1),
+    ("train.batch_size", 0),
+    ("train.accumulate", 9),
+    ("train.optimizer", "lion"),
+    ("train.lr", -1e-3),
+    ("train.schedule", "step"),
+    ("train.warmup_steps", 10_000),
+    ("train.betas", [0.9]),
+    ("train.betas", [0.9, 1.0]),
+    ("train.eps", "tiny"),
+    ("train.clip", -1),
+    ("train.state_dtype", "bf16"),
+    ("train.eval_every", -1),
+    ("train.eval_batches", 0),
+    ("record.every", 0),
+    ("record.kinds", []),
+    ("record.kinds", ["act", "act"]),
+    ("record.kinds", ["activation"]),
+    ("record.sites", ["middle"]),
+    ("record.flush_every", 0),
+    ("loss_scale", "static"),
+    ("loss_scale", 0),
+    ("device", "tpu"),
+    ("device", "cuda:x"),
+    ("threads", 0),
+    ("compile", "yes"),
+    ("name", "../escape"),
+    ("name", ".hidden"),
+    ("name", "a=b"),
+    ("name", "x" * 101),
+    ("n_jobs", 0),
+    ("n_jobs", "all"),
+    ("depth", 10_001),
+    ("seed", 2**32),
+    ("threads", 1025),
+    ("n_jobs", 1025),
+    ("train.batch_size", 2**62),
+    ("train.steps", 10**9 + 1),
+    ("record.ring", 2**62),
+    ("model.vocab", 2**62),
+    ("data.vocab", 2**16 + 1),
+    ("norm.order", -1),
+    ("loss_scale", 1e39),
+    ("loss_scale", 1e-60),
+    ("lock_minutes", 1e-9),
+    ("train.stepz", 3),
+    ("norm.builds", {}),
+    ("surprise", 1),
+    ("norm.build", {}),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), REFUSED, ids=lambda v: str(v)[:30])
+def test_what_is_not_legal_is_refused_and_named(key, value):
+    with pytest.raises(ConfigError) as refused:
+        validate(composed({key: value}))
+    assert refused.value.key == key
+    assert refused.value.legal
+    assert str(refused.value).startswith(f"{key}=")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("depth", 1000),
+        ("dtype", "amp_bf16"),
+        ("train.steps", 0),
+        ("loss_scale", "dynamic"),
+        ("loss_scale", 1024),
+        ("loss_scale", 1e30),
+        ("loss_scale", 1e-30),
+        ("model.vocab", 300),
+        ("data.vocab", 300),
+        ("device", "cuda:1"),
+        ("name", "2026-01-01_12.00"),
+        ("n_jobs", 2),
+        ("norm_type.eps", 0),
+        ("record.kinds", ["act"]),
+    ],
+)
+def test_the_edge_of_a_legal_range_is_legal(key, value):
+    validate(composed({key: value}))
+
+
+def test_what_contradicts_is_refused():
+    for changes, key in [
+        ({"model.position": "rope", "model.width": 12, "model.heads": 4}, "model.position"),
+        ({"model.position": "rope", "model.sublayers": "mlp"}, "model.position"),
+        ({"device": "mps", "dtype": "fp64"}, "dtype"),
+    ]:
+        with pytest.raises(ConfigError) as refused:
+            validate(composed(changes))
+        assert refused.value.key == key
+
+
+def test_heads_do_not_matter_where_there_is_no_attention():
+    validate(composed({"model.sublayers": "mlp", "model.heads": 5}))
+
+
+@pytest.mark.parametrize(
+    ("choices", "changes", "key"),
+    [
+        ({}, {}, "init.std"),
+        ({}, {}, "data.path"),
+        ({}, {"model.sublayers": "linear"}, "model.activation"),
+        ({}, {"model.sublayers": "mlp"}, "model.heads"),
+        ({}, {"model.sublayers": "mlp"}, "model.attention"),
+        ({}, {"train.optimizer": "sgd"}, "train.betas"),
+        ({}, {}, "train.independent_weight_decay"),
+    ],
+)
+def test_a_knob_without_effect_is_known_with_its_reason(choices, changes, key):
+    assert inert(composed(changes, **choices))[key]
+
+
+def test_a_knob_with_effect_is_not_called_inert():
+    assert "init.std" not in inert(composed(init="normal"))
+    assert "data.path" not in inert(composed(data="text"))
+    assert "data.vocab" not in inert(composed(data="markov"))
+    assert "train.betas" not in inert(composed())
+
+
+def test_checking_changes_nothing():
+    config = composed()
+    before = copy.deepcopy(config)
+    validate(config), inert(config)
+    assert config == before

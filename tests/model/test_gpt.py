@@ -1,0 +1,399 @@
+"""The GPT is what its config says: equations, sizes, starts, and the GPT-2 of the papers."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from by_hand import EQUATIONS, ByHand
+from stability.config.knobs import DTYPES
+from stability.config.names import Key
+from stability.model import build
+from stability.model.gpt import GPT, IGNORED, draw, loss_sum
+from stability.model.sublayers import Attention, rotary
+from stability.parts.inits import RESIDUAL_ROLES, Weight
+from stability.parts.placements import norms_used
+from tiny import composed, make_config, options
+
+VOCAB = 32
+
+
+def model_of(changes=None, vocab=VOCAB, **over) -> GPT:
+    return build.model_of(make_config(changes, **over), vocab)
+
+
+def tokens(batch: int = 3, time: int = 8, seed: int = 0) -> torch.Tensor:
+    return torch.randint(VOCAB, (batch, time), generator=torch.Generator().manual_seed(seed))
+
+
+def shake(model: GPT) -> GPT:
+    """Move every parameter off its start, so that no bias or gamma can hide."""
+    with torch.no_grad():
+        for i, p in enumerate(model.parameters()):
+            p.add_(0.1 * draw(i, "shake", p.shape))
+    return model
+
+
+# What it computes -------------------------------------------------------------------------------
+
+VARIANTS = [
+    *({"norm": name} for name in EQUATIONS),
+    *({"norm": name, "norm_type": "rmsnorm"} for name in ("pre", "peri", "deepnorm")),
+    *({"model.activation": a} for a in ("gelu_tanh", "relu", "tanh", "sigmoid", "identity")),
+    {"model.activation": "swiglu", "model.mlp_ratio": 2.5},
+    {"model.position": "rope"},
+    {"model.position": "none", "model.causal": False},
+    {"model.attention": "plain"},
+    {"model.bias": False},
+    {"model.tie_embeddings": False},
+    {"model.sublayers": "linear", "norm": "post"},
+    {"model.sublayers": "mlp", "norm": "peri"},
+    {"model.heads": 1, "depth": 1},
+]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Every placement with every norm type, or with one where the placement has no norm."""
+    found = []
+    for norm in options("norm"):
+        placement = build.parts_of(make_config(norm=norm)).placement(0, "attn")
+        uses = placement.final_norm or norms_used(placement)
+        found += [(norm, norm_type) for norm_type in options("norm_type")[: None if uses else 1]]
+    return found
+
+
+def split(variant: dict) -> tuple[dict, dict]:
+    dotted = {k: v for k, v in variant.items() if "." in k}
+    return dotted, {k: v for k, v in variant.items() if "." not in k}
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: " ".join(map(str, v.values())))
+def test_the_model_is_its_equation_written_by_hand(variant):
+    changes, over = split(variant)
+    config = make_config(changes, dtype="fp64", **over)
+    model = shake(build.model_of(config, VOCAB))
+    twin = ByHand(config, model.weights())
+    torch.testing.assert_close(model(tokens()), twin(tokens()), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: " ".join(map(str, v.values())))
+def test_sites_and_weights_are_named_as_the_tables_name_them(variant):
+    changes, over = split(variant)
+    config = make_config(changes, dtype="fp64", **over)
+    model = build.model_of(config, VOCAB)
+    twin = ByHand(config, model.weights())
+    twin(tokens())
+    assert set(model.sites()) == set(twin.seen)
+    weights = list(model.weights().values())
+    assert {id(p) for p in weights} == {id(p) for p in model.parameters()}
+    assert len({id(p) for p in weights}) == len(weights)
+
+
+@pytest.mark.parametrize("changes", [{}, {"model.position": "rope"}], ids=["learned", "rope"])
+@pytest.mark.parametrize(("norm", "norm_type"), pairs())
+def test_a_later_token_does_not_change_earlier_logits(norm, norm_type, changes):
+    model = shake(model_of(changes, norm=norm, norm_type=norm_type)).eval()
+    before, x = model(tokens()), tokens()
+    x[:, 5] = (x[:, 5] + 1) % VOCAB
+    after = model(x)
+    assert torch.equal(after[:, :5], before[:, :5])
+    assert not torch.equal(after[:, 5:], before[:, 5:])
+
+
+def test_without_a_causal_mask_it_does():
+    model = shake(model_of({"model.causal": False}))
+    x = tokens()
+    x[:, 5] = (x[:, 5] + 1) % VOCAB
+    assert not torch.equal(model(x)[:, 0], model(tokens())[:, 0])
+
+
+def test_the_plain_kernel_keeps_the_gradient_where_softmax_saturates():
+    """Every row is one-hot, so that scores carry none and size changes nothing."""
+
+    def gradient(size: float) -> torch.Tensor:
+        shape = make_config({"model.attention": "plain"})["model"]
+        attention, x_BTD = Attention(shape), draw(1, "x", (2, 8, shape["width"]))
+        for i, (name, p) in enumerate(attention.named_parameters()):
+            nn.init.zeros_(p) if name.endswith("bias") else p.data.copy_(draw(i, name, p.shape))
+        x_BTD = (size * x_BTD).float().requires_grad_()
+        attention(x_BTD).sum().backward()
+        return x_BTD.grad
+
+    torch.testing.assert_close(gradient(1e4), gradient(1e15))
+
+
+def test_with_rope_scores_depend_on_the_distance_alone():
+    q, k = (draw(0, n, torch.Size([1, 1, 1, 8])).expand(-1, -1, 6, -1) for n in "qk")
+    scores = (rotary(q) @ rotary(k).transpose(-1, -2))[0, 0]
+    for distance in range(-5, 6):
+        along = scores.diagonal(distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-12, atol=1e-12)
+
+
+def test_dropout_drops_in_training_and_not_in_evaluation():
+    model = model_of({"model.dropout": 0.5})
+    assert not torch.equal(model(tokens()), model(tokens()))
+    model.eval()
+    assert torch.equal(model(tokens()), model(tokens()))
+
+
+def test_the_loss_is_the_sum_over_counted_tokens_of_upcast_logits():
+    logits, y = draw(0, "l", torch.Size([2, 4, VOCAB])), tokens(2, 4)
+    y[0, 1:] = IGNORED
+    by_hand = sum(
+        -math.log(logits[b, t].exp()[y[b, t]] / logits[b, t].exp().sum())
+        for b in range(2)
+        for t in range(4)
+        if y[b, t] != IGNORED
+    )
+    assert loss_sum(logits, y).item() == pytest.approx(by_hand)
+    assert loss_sum(logits.half(), y).dtype == torch.float32
+
+
+# GPT-2 ------------------------------------------------------------------------------------------
+
+PUBLISHED = {  # parameters of openai-community/gpt2, gpt2-medium, gpt2-large, gpt2-xl
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
+def test_gpt2_has_the_published_number_of_parameters(name, parameters):
+    config = composed(model=name)
+    with torch.device("meta"):
+        model = GPT(
+            config["model"], config["depth"], config["model"]["vocab"], build.parts_of(config)
+        )
+    assert sum(p.numel() for p in model.weights().values()) == parameters
+    assert config["model"]["activation"] == "gelu_tanh"  # gelu_new in its own config.json
+
+
+class GPT2(nn.Module):
+    """GPT-2 of modules that others wrote: torch's encoder layers, norm first, causal mask, tied."""
+
+    def __init__(self, width: int, heads: int, depth: int, context: int) -> None:
+        super().__init__()
+        gelu = partial(F.gelu, approximate="tanh")
+        self.wte, self.wpe = nn.Embedding(VOCAB, width), nn.Embedding(context, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width, heads, 4 * width, 0.0, gelu, batch_first=True, norm_first=True
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        time = tokens_BT.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(time, dtype=torch.float64)
+        x = self.wte(tokens_BT) + self.wpe(torch.arange(time))
+        for layer in self.layers:
+            x = layer(x, src_mask=mask, is_causal=True)
+        return self.norm(x) @ self.wte.weight.T
+
+    @torch.no_grad()
+    def load(self, w: dict[Key, torch.Tensor]) -> None:
+        self.wte.weight.copy_(w[Key(-1, "embed", "wte")])
+        self.wpe.weight.copy_(w[Key(-1, "embed", "wpe")])
+        depth = len(self.layers)
+        norms = [(self.norm, depth, "head")]
+        for i, layer in enumerate(self.layers):
+            norms += [(layer.norm1, i, "attn"), (layer.norm2, i, "mlp")]
+            attention = layer.self_attn
+            for part, name in (("weight", ""), ("bias", ".bias")):
+                fused = torch.cat([w[Key(i, "attn", n + name)] for n in "qkv"])
+                getattr(attention, f"in_proj_{part}").copy_(fused)
+                getattr(attention.out_proj, part).copy_(w[Key(i, "attn", f"attn_out{name}")])
+                getattr(layer.linear1, part).copy_(w[Key(i, "mlp", f"mlp_in{name}")])
+                getattr(layer.linear2, part).copy_(w[Key(i, "mlp", f"mlp_out{name}")])
+        for norm, layer, sublayer in norms:
+            norm.weight.copy_(w[Key(layer, sublayer, "norm.weight")])
+            norm.bias.copy_(w[Key(layer, sublayer, "norm.bias")])
+
+
+def test_pre_layernorm_is_the_function_of_gpt2_weight_for_weight():
+    tanh = {"model.activation": "gelu_tanh"}
+    model = shake(model_of(tanh, dtype="fp64", init="gpt2", norm="pre", norm_type="layernorm"))
+    twin = GPT2(width=16, heads=2, depth=2, context=8).double()
+    twin.load(model.weights())
+    assert sum(p.numel() for p in twin.parameters()) == sum(p.numel() for p in model.parameters())
+    torch.testing.assert_close(model(tokens()), twin(tokens()), rtol=1e-11, atol=1e-11)
+
+
+# How it starts ----------------------------------------------------------------------------------
+
+WIDE, DEEP = 256, 2
+
+
+def closed_form(init: str, role: str, fan_in: int, fan_out: int, sublayers: int) -> float:
+    """The std of each rule, written from its source."""
+    residual = role in ("attn_out", "mlp_out", "linear")
+    return {
+        "normal": 0.05,
+        "gpt2": 0.02 / math.sqrt(sublayers) if residual else 0.02,
+        "xavier": math.sqrt(2 / (fan_in + fan_out)),
+        "lecun": math.sqrt(1 / fan_in),
+        "kaiming": math.sqrt(2 / fan_in),
+    }[init]
+
+
+def gain(norm: str, role: str, depth: int) -> float:
+    deep = norm == "deepnorm" and role in (
+        "v",
+        "attn_out",
+        "mlp_in",
+        "mlp_gate",
+        "mlp_out",
+        "linear",
+    )
+    return (8 * depth) ** -0.25 if deep else 1.0
+
+
+@pytest.mark.parametrize("norm", ["pre", "deepnorm"])
+@pytest.mark.parametrize("init", ["normal", "gpt2", "xavier", "lecun", "kaiming"])
+def test_lesson_02_every_matrix_has_the_std_of_its_closed_form_q_k_and_v_apart(init, norm):
+    fans = dict.fromkeys(("q", "k", "v", "attn_out"), (WIDE, WIDE))
+    fans |= {"mlp_in": (WIDE, 2 * WIDE), "mlp_gate": (WIDE, 2 * WIDE), "mlp_out": (2 * WIDE, WIDE)}
+    changes = {
+        "model.width": WIDE,
+        "model.mlp_ratio": 2.0,
+        "model.activation": "swiglu",
+        "model.tie_embeddings": False,
+        "init.std": 0.05,
+    }
+    model = model_of(changes, vocab=300, init=init, norm=norm, depth=DEEP)
+    seen = set()
+    for (layer, sublayer, name), p in model.weights().items():
+        if name.endswith("bias"):
+            assert (p == 0).all()
+        elif name.startswith("norm"):
+            assert (p == 1).all()
+        else:
+            if sublayer == "embed":
+                wanted = 0.02
+            elif sublayer == "head":
+                wanted = closed_form(init, "head", WIDE, 300, 2 * DEEP)
+            else:
+                wanted = closed_form(init, name, *fans[name], 2 * DEEP) * gain(norm, name, DEEP)
+            spread = 5 * wanted / math.sqrt(2 * p.numel())  # five standard errors of a std
+            assert p.std().item() == pytest.approx(wanted, abs=spread), (layer, name)
+            assert p.mean().item() == pytest.approx(0, abs=5 * wanted / math.sqrt(p.numel()))
+            seen.add(name)
+    assert seen == {*fans, "wte", "wpe", "head"}
+
+
+def test_the_linear_branch_has_its_closed_form_and_counts_one_sublayer_a_block():
+    for init in ("gpt2", "xavier", "lecun", "kaiming"):
+        changes = {"model.sublayers": "linear", "model.width": WIDE}
+        w = model_of(changes, init=init, depth=3).weights()[Key(1, "linear", "linear")]
+        wanted = closed_form(init, "linear", WIDE, WIDE, sublayers=3)
+        assert w.std().item() == pytest.approx(wanted, rel=5 / math.sqrt(2 * w.numel()))
+
+
+def test_the_embedding_has_its_own_std():
+    weights = model_of({"init.embed_std": 0.5, "model.width": WIDE}, vocab=500).weights()
+    w = weights[Key(-1, "embed", "wte")]
+    assert w.std().item() == pytest.approx(0.5, rel=5 / math.sqrt(2 * w.numel()))
+
+
+def start(layer: int = 3, **over) -> dict[str, torch.Tensor]:
+    """Matrices of one block, in fp64 and divided by their std: the bare draws."""
+    config = make_config(dtype="fp64", **over)
+    model = build.model_of(config, VOCAB)
+    init, found = build.init_of(config), {}
+    for (at, sublayer, name), p in model.weights().items():
+        if at == layer and p.ndim == 2:
+            sublayers = 2 * config["depth"]
+            std = init.std(Weight(name, p.shape[1], p.shape[0], at, config["depth"], sublayers))
+            placement = model.blocks[at].sublayers()[sublayer].placement
+            found[name] = p.detach().double() / (std * placement.init_gain(name))
+    return found
+
+
+@pytest.mark.parametrize("init", ["xavier", "gpt2"])
+def test_a_layer_starts_from_the_same_draws_whatever_depth_and_placement(init):
+    reference = start(depth=6, init=init)
+    assert set(reference) >= {"q", "k", "v", *RESIDUAL_ROLES} - {"linear"}
+    for norm in options("norm"):
+        for depth in (6, 24):
+            other = start(depth=depth, norm=norm, init=init)
+            for name, draws in reference.items():
+                torch.testing.assert_close(other[name], draws, rtol=1e-13, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "amp_bf16"])
+def test_a_dtype_only_rounds_the_start(dtype):
+    exact = model_of(dtype="fp64", depth=6).weights()
+    rounded = model_of(dtype=dtype, depth=6).weights()
+    for key, p in rounded.items():
+        assert torch.equal(p, exact[key].to(p.dtype)), key
+
+
+def test_no_two_weights_share_their_draws_and_seeds_differ():
+    model = model_of(depth=3, init="normal", dtype="fp64")
+    square = [p for p in model.weights().values() if p.shape == (16, 16)]
+    assert len(square) == 12
+    for i, p in enumerate(square):
+        assert not any(torch.equal(p, other) for other in square[:i])
+    other = model_of(depth=3, init="normal", dtype="fp64", seed=1)
+    for p, q in zip(model.weights().values(), other.weights().values(), strict=True):
+        assert p.ndim == 1 or not torch.equal(p, q)
+
+
+def test_draws_never_change():
+    """Every recorded number rests on them; they must not depend on hash() or the platform."""
+    few, many = (draw(0, "3.attn.q", torch.Size(shape)) for shape in ([3], [64, 64]))
+    assert few.tolist() == pytest.approx([1.7353691107, -0.2850213375, 1.5591280683], abs=1e-9)
+    corner = [-0.8957163798, -0.5193094545, -1.6689498898]
+    assert many[-1, -3:].tolist() == pytest.approx(corner, abs=1e-9)
+
+
+def test_building_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    model_of(depth=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_thousand_layers_build_and_run():
+    model = model_of({"model.width": 4, "model.heads": 1}, depth=1000)
+    assert len(model.blocks) == 1000
+    with torch.no_grad():
+        assert model(tokens()).isfinite().all()
+
+
+# Every option with every other ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", options("init"))
+@pytest.mark.parametrize(("norm", "norm_type"), pairs())
+def test_lesson_01_every_sublayer_runs_and_every_parameter_has_a_gradient(norm, norm_type, init):
+    changes = {"train.batch_size": 2, "record.kinds": ["act", "grad"]}
+    config = make_config(changes, norm=norm, norm_type=norm_type, init=init)
+    for dtype in DTYPES:
+        step_once(build.build({**config, "dtype": dtype}))
+
+
+def step_once(built: build.Built) -> None:
+    """One step with the recorder on: it refuses a site at which nothing passed."""
+    x, y = map(torch.from_numpy, built.source.batch(0, 2, 8, seed=0))
+    built.recorder.start()
+    with built.precision.context(built.device):
+        loss = loss_sum(built.model(x), y) / y.numel()
+    loss.backward()
+    built.recorder.gradients()
+    rows = built.recorder.take().rows(run="x", step=0)
+    sites = len(built.model.sites())
+    unseen = 2 * built.config["depth"]  # scores and attn_rows have no gradient
+    assert loss.isfinite()
+    assert len(rows["kind"]) == 2 * sites - unseen
+    for p in built.model.parameters():
+        assert p.grad.dtype == p.dtype == built.precision.param
+    built.optimizer.gradients(built.loss_scale.scale)
+    built.optimizer.step(0, torch.tensor(0.0))
+    assert all(p.isfinite().all() for p in built.model.parameters())

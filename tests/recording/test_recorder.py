@@ -1,0 +1,348 @@
+"""What is recorded is what happened, under every way of running, and recording changes nothing."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from by_hand import EQUATIONS, ByHand
+from recorded_rows import KEY, assert_equal, by_key, drop, poison
+from slow_statistics import COUNTS, VALUES, token_rms_twin, twin
+from stability.config.names import EMBED_LAYER, Key
+from stability.model import build
+from stability.model.gpt import loss_sum
+from stability.parts.precision import LossScale
+from stability.recording.recorder import Recorder
+from stability.training.step_log import Journal
+from tiny import Ran, make_config, run
+
+# What is recorded -------------------------------------------------------------------------------
+
+VARIANTS = [
+    *({"norm": name} for name in EQUATIONS),
+    {"norm": "peri", "norm_type": "rmsnorm", "model.tie_embeddings": False},
+    {"model.sublayers": "linear", "model.bias": False},
+    {"model.sublayers": "mlp", "model.activation": "swiglu", "norm": "post"},
+    {"model.position": "rope", "model.causal": False},
+    {"model.attention": "plain"},
+    {"data.pad_share": 0.4},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: " ".join(map(str, v.values())))
+def test_every_row_is_what_a_model_written_by_hand_and_autograd_give(tmp_path, variant):
+    changes = {k: v for k, v in variant.items() if "." in k} | {"train.steps": 1}
+    over = {k: v for k, v in variant.items() if "." not in k}
+    config = make_config(changes, dtype="fp64", **over)
+    ran = run(config, tmp_path)
+    wanted = slow_rows(config, ran)
+    found = {tuple(row[c] for c in KEY[1:]): row for row in ran.layers.to_dict("records")}
+    assert set(found) == set(wanted)
+    for key, row in wanted.items():
+        noise = 1e-17 if key[2] == "k.bias" else 0.0  # its gradient is zero but for rounding
+        for name in COUNTS:
+            assert noise or found[key][name] == row[name], (key, name)
+        slack = {"mean": row["rms"], "var": row["rms"] ** 2}
+        for name in (n for n in VALUES if n in row):
+            size = max(slack.get(name, 0.0), abs(row[name]))
+            assert found[key][name] == pytest.approx(
+                row[name], rel=1e-8, abs=1e-8 * size + noise, nan_ok=True
+            ), (key, name)
+
+
+def slow_rows(config: dict, ran: Ran) -> dict[tuple, dict[str, float]]:
+    """Every row of step 0 by key: forward by hand, gradients by `torch.autograd.grad`."""
+    weights = build.model_of(config, ran.info["data"]["vocab"]).weights()
+    batch = ran.built.source.batch(
+        0, config["train"]["batch_size"], 8, config["seed"], config["data"]["pad_share"]
+    )
+    x, y = map(torch.from_numpy, batch)
+    model = ByHand(config, weights)
+    loss = loss_sum(model(x), y) / (y >= 0).sum()
+    shown = {k: t for k, t in model.seen.items() if k.name in ("scores", "attn_rows")}
+    sites = {k: t for k, t in model.seen.items() if k not in shown}
+    grads = torch.autograd.grad(loss, [*sites.values(), *weights.values()])
+    site_grads = dict(zip(sites, grads, strict=False))
+    weight_grads = dict(zip(weights, grads[len(sites) :], strict=True))
+    rows = {}
+    for kind, tensors in (("act", sites), ("grad", site_grads)):
+        for key, tensor in tensors.items():
+            median = np.nanmedian(token_rms_twin(tensor.detach()))
+            rows[(*key, kind)] = twin(tensor.detach(), token_dim=1) | {"token_rms_median": median}
+    after = ran.built.model.weights()
+    updates = {k: after[k].detach() - w.detach() for k, w in weights.items()}
+    plain = {("act", k): t for k, t in shown.items()}
+    for kind, tensors in (("weight", weights), ("weight_grad", weight_grads), ("update", updates)):
+        plain |= {(kind, k): t for k, t in tensors.items()}
+    for (kind, key), tensor in plain.items():
+        rows[(*key, kind)] = twin(tensor.detach())
+    return rows
+
+
+def test_every_row_is_there_exactly_once_on_every_recorded_step(tmp_path):
+    ran = run(make_config({"record.every": 2, "train.steps": 6}, norm="peri"), tmp_path)
+    assert not ran.layers.duplicated(KEY).any()
+    sites, weights = ran.built.model.sites(), ran.built.model.weights()
+    unseen = {k for k in sites if k.name in ("scores", "attn_rows")}
+    wanted = {(*k, "act") for k in sites} | {(*k, "grad") for k in set(sites) - unseen}
+    wanted |= {(*k, kind) for k in weights for kind in ("weight", "weight_grad", "update")}
+    for step in (0, 2, 4, 5):
+        rows = ran.rows(step=step)
+        assert {tuple(row) for row in rows[KEY[1:]].to_numpy().tolist()} == wanted
+    assert set(ran.layers.step) == {0, 2, 4, 5}
+    assert set(ran.layers.run) == {ran.info["run"]}
+
+
+def test_what_is_not_asked_for_is_not_recorded(tmp_path):
+    changes = {"record.kinds": ["act", "weight"], "record.sites": ["resid_post", "scores"]}
+    layers = run(make_config(changes), tmp_path).layers
+    assert set(layers.kind) == {"act", "weight"}
+    assert set(layers[layers.kind == "act"].site) == {"resid_post", "scores"}
+
+
+def test_what_is_not_measured_is_null_and_not_nan(tmp_path):
+    layers = run(make_config(), tmp_path).layers
+    tokens = layers.kind.isin(["act", "grad"]) & ~layers.site.isin(["scores", "attn_rows"])
+    for name in ("first_share", "token_rms_median"):
+        assert layers[name].notna().equals(tokens)
+    assert layers["lost"].notna().equals(layers.kind == "update")
+
+
+def test_a_tied_table_stands_once_with_its_full_gradient(tmp_path):
+    ran = run(make_config({"train.steps": 1}, dtype="fp64"), tmp_path)
+    rows = ran.rows(kind="weight_grad", site="wte")
+    assert len(rows) == 1
+    assert not len(ran.rows(kind="weight", site="head"))
+    config = make_config({"model.tie_embeddings": False, "train.steps": 1}, dtype="fp64")
+    model = build.model_of(config, 256)
+    tied = build.model_of(make_config(dtype="fp64"), 256)
+    with torch.no_grad():  # the same function, untied: its two gradients add up to the tied one
+        for key, p in tied.weights().items():
+            model.weights()[key].copy_(p)
+        model.head.head.weight.copy_(tied.embed.wte)
+    x, y = map(torch.from_numpy, ran.built.source.batch(0, 4, 8, 0))
+    (loss_sum(model(x), y) / y.numel()).backward()
+    full = model.embed.wte.grad + model.head.head.weight.grad
+    assert rows.rms.item() == pytest.approx(full.square().mean().sqrt().item(), rel=1e-10)
+
+
+def test_scores_of_a_long_context_are_shown_at_evenly_spread_queries(tmp_path):
+    config = make_config({"model.context": 200, "train.batch_size": 1, "train.steps": 0})
+    ran = run(config, tmp_path)
+    queries = np.round(np.linspace(0, 199, 64)).astype(int)
+    rows = ran.rows(layer=0, kind="act")
+    assert rows[rows.site == "attn_rows"].numel.item() == 2 * 64
+    assert rows[rows.site == "scores"].numel.item() == 2 * (queries + 1).sum()
+    model = ByHand(config, {k: p.double() for k, p in ran.built.model.weights().items()})
+    model(torch.from_numpy(ran.built.source.batch(0, 1, 200, 0)[0]))
+    entropy = model.seen[Key(0, "attn", "attn_rows")][..., queries].mean().item()
+    assert rows[rows.site == "attn_rows"]["mean"].item() == pytest.approx(entropy, rel=1e-5)
+
+
+def test_an_update_that_rounds_to_nothing_is_counted_as_lost(tmp_path):
+    changes = {"train.steps": 1, "train.lr": 1e-6}
+    for dtype, share in (("fp64", 0.0), ("bf16", 1.0)):
+        ran = run(make_config(changes, dtype=dtype), tmp_path / dtype)
+        update = ran.rows(kind="update", site="norm.weight", layer=0, sublayer="mlp")
+        assert update.lost.item() == share * update.numel.item()
+        assert update.zeros.item() == share * update.numel.item()
+
+
+# Recording changes nothing ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lesson_04_weights_and_losses_are_bitwise_the_same_with_recording_on_and_off(
+    tmp_path, monkeypatch, dtype, threads
+):
+    changes = {"model.dropout": 0.2, "train.steps": 4, "train.clip": 0.5, "model.width": 32}
+    config = make_config(changes, dtype=dtype, threads=threads)
+    on = run(config, tmp_path / "on")
+    monkeypatch.setattr(Journal, "is_recorded", lambda self, step: False)
+    off = run(config, tmp_path / "off", prepare=lambda built: built.recorder.detach())
+    assert len(on.layers)
+    assert not len(off.layers)
+    assert on.steps.loss.tolist() == off.steps.loss.tolist()
+    assert on.steps.grad_norm.tolist() == off.steps.grad_norm.tolist()
+    for p, q in zip(on.built.model.parameters(), off.built.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_hook_that_does_not_fire_is_an_error():
+    unused, p = nn.Identity(), nn.Parameter(torch.ones(2))
+    recorder = Recorder({Key(3, "mlp", "branch_in"): unused}, {Key(0, "mlp", "w"): p})
+    recorder.start()
+    p.grad = torch.ones(2)
+    recorder.gradients()
+    with pytest.raises(RuntimeError, match="2 of 2 sites recorded nothing; the first is act at "):
+        recorder.take()
+
+
+def test_a_gradient_that_does_not_arrive_is_an_error():
+    seen, p = nn.Identity(), nn.Parameter(torch.ones(2))
+    recorder = Recorder({Key(3, "mlp", "branch_in"): seen}, {Key(0, "mlp", "w"): p})
+    recorder.start()
+    seen(p * 2)
+    with pytest.raises(RuntimeError, match="no gradient reached layer 0, mlp, w"):
+        recorder.gradients()
+    p.grad = torch.ones(2)
+    recorder.gradients()
+    with pytest.raises(RuntimeError, match=r"1 of 2 .* grad at layer 3, mlp, branch_in"):
+        recorder.take()
+
+
+def test_after_detaching_nothing_is_left_on_the_model():
+    built = build.build(make_config())
+    assert any(m._forward_hooks for m in built.model.modules())
+    built.recorder.detach()
+    assert not any(m._forward_hooks for m in built.model.modules())
+
+
+def test_a_pass_without_gradients_is_not_part_of_the_step():
+    """A validation in the middle of a recorded step, say."""
+    built = build.build(make_config({"record.kinds": ["act"]}))
+    x, _ = map(torch.from_numpy, built.source.batch(0, 4, 8, 0))
+    built.recorder.start()
+    built.model(x)
+    with torch.no_grad():
+        built.model(x)
+    built.recorder.gradients()
+    rows = pd.DataFrame(built.recorder.take().rows(step=0))
+    assert rows[rows.site == "branch_in"].numel.unique().tolist() == [4 * 8 * 16]
+
+
+# Every way of running ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm_type", ["layernorm", "batchnorm"])
+def test_lesson_05_with_checkpointing_every_row_is_the_same(tmp_path, norm_type):
+    changes = {"model.dropout": 0.2}
+    plain, saved = (
+        run(make_config(changes, norm_type=norm_type, checkpointing=c), tmp_path / str(c))
+        for c in (False, True)
+    )
+    assert_equal(by_key(plain), by_key(saved))
+    assert plain.steps.loss.tolist() == saved.steps.loss.tolist()
+
+
+def test_lesson_08_accumulation_gives_one_set_of_rows_equal_to_the_large_batchs(tmp_path):
+    changes = {"train.batch_size": 6, "data.pad_share": 0.3, "train.optimizer": "sgd"}
+    config = make_config(changes, dtype="fp64")
+    whole = run(config, tmp_path / "1")
+    parts = run(make_config(changes | {"train.accumulate": 4}, dtype="fp64"), tmp_path / "4")
+    assert len(parts.layers) == len(whole.layers)
+    unlike = parts.layers.site.eq("k.bias")  # its gradient is zero but for rounding
+    assert_equal(by_key(drop(parts, unlike)), by_key(drop(whole, unlike)), rel=1e-9)
+    assert parts.steps.loss.tolist() == pytest.approx(whole.steps.loss.tolist(), rel=1e-12)
+
+
+def test_lesson_06_gradients_are_unscaled_on_both_sides_of_a_change_of_the_scale(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(LossScale, "growth_interval", 2)
+    changes = {"train.steps": 5}
+    plain = run(make_config(changes), tmp_path / "none")
+    scaled = run(make_config(changes, loss_scale="dynamic"), tmp_path / "dynamic")
+    assert scaled.steps.loss_scale.tolist() == [2.0**16, 2.0**16, 2.0**17, 2.0**17, 2.0**18]
+    assert plain.steps.loss_scale.tolist() == [1.0] * 5
+    one, other = by_key(scaled), by_key(plain)
+    counts = [*COUNTS, "lost"]  # describe the tensor as its format held it
+    one[counts], other[counts] = 0, 0
+    assert_equal(one, other, rel=1e-12)
+    assert scaled.steps.grad_norm.tolist() == pytest.approx(plain.steps.grad_norm.tolist())
+
+
+def test_an_fp16_gradient_is_unscaled_and_shows_less_underflow_for_its_scale(tmp_path):
+    changes = {"train.steps": 1, "train.batch_size": 8, "model.context": 32}
+    plain, scaled, exact = (
+        run(make_config(changes, depth=4, dtype=dtype, loss_scale=s), tmp_path / f"{dtype}{s}")
+        for dtype, s in (("fp16", "none"), ("fp16", 1024), ("fp32", "none"))
+    )
+    where = {"kind": "grad", "layer": 0, "sublayer": "attn", "site": "branch_out"}
+    rms = exact.value("rms", **where)
+    assert scaled.value("rms", **where) == pytest.approx(rms, rel=0.01)
+    assert scaled.value("subnormal", **where) < plain.value("subnormal", **where) / 10
+
+
+# What broke first -------------------------------------------------------------------------------
+
+
+def in_the_forward_pass(step: int):
+    def prepare(built: build.Built) -> None:
+        site = built.model.sites()[Key(1, "mlp", "branch_out")]
+        passes = iter(range(10**6))
+        site.register_forward_hook(
+            lambda m, i, out: poison(out) if next(passes) >= step else None, prepend=True
+        )
+
+    return prepare
+
+
+def in_the_backward_pass(step: int):
+    def prepare(built: build.Built) -> None:
+        site = built.model.sites()[Key(0, "attn", "branch_out")]
+        passes = iter(range(10**6))
+
+        def hook(module, args, out):
+            if out.requires_grad and next(passes) >= step:
+                out.register_hook(poison)
+
+        site.register_forward_hook(hook, prepend=True)
+
+    return prepare
+
+
+FAULTS = {
+    "forward": (in_the_forward_pass, (1, "mlp", "branch_out", "act")),
+    "backward": (in_the_backward_pass, (0, "attn", "branch_out", "grad")),
+}
+
+
+@pytest.mark.parametrize("every", [1, 10], ids=["recorded", "between recordings"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_lesson_10_the_first_bad_site_is_named_and_the_weights_before_it_are_intact(
+    tmp_path, fault, every
+):
+    inject, (layer, sublayer, site, kind) = FAULTS[fault]
+    config = make_config({"record.every": every, "train.steps": 6})
+    good = run(make_config({"record.every": every, "train.steps": 2}), tmp_path / "good")
+    ran = run(config, tmp_path / "bad", prepare=inject(step=2))
+    where = {"step": 2, "layer": layer, "sublayer": sublayer, "site": site, "kind": kind}
+    assert ran.info["status"] == "diverged"
+    assert ran.info["first_bad"] == where
+    assert f"{kind} at layer {layer}, {sublayer}, {site}" in ran.info["outcome"]
+    assert ran.value("nonfinite", **where) == 1
+    assert ran.steps.step.tolist() == [0, 1, 2]
+    for p, q in zip(ran.built.model.parameters(), good.built.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_bad_weight_is_named_before_what_it_spoils(tmp_path):
+    def prepare(built: build.Built) -> None:
+        with torch.no_grad():
+            built.model.weights()[Key(1, "attn", "v")][0, 0] = math.inf
+
+    ran = run(make_config(), tmp_path, prepare)
+    where = {"step": 0, "layer": 1, "sublayer": "attn", "site": "v", "kind": "weight"}
+    assert ran.info["first_bad"] == where
+
+
+def test_rows_stand_in_the_order_of_execution():
+    built = build.build(make_config())
+    x, y = map(torch.from_numpy, built.source.batch(0, 4, 8, 0))
+    built.recorder.start()
+    loss_sum(built.model(x), y).backward()
+    built.recorder.gradients()
+    rows = pd.DataFrame(built.recorder.take().rows(step=0))
+    phases = rows.kind.replace({"weight_grad": "grad"}).tolist()
+    assert [a for a, b in pairwise([*phases, None]) if a != b] == ["weight", "act", "grad"]
+    forward = rows[rows.kind == "act"][["layer", "sublayer", "site"]].to_numpy().tolist()
+    assert forward == [list(key) for key in built.model.sites()]
+    backward = rows[rows.kind == "grad"].layer.tolist()
+    assert backward == sorted(backward, reverse=True)
+    assert (rows.layer.iloc[0], rows.layer.iloc[-1]) == (EMBED_LAYER, EMBED_LAYER)

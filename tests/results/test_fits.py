@@ -1,0 +1,65 @@
+"""Statistics against SciPy and against numbers that were put in."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stability.results.fits import aic, better_law, exponent, line, student, t_interval
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 19, 40])
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
+def test_students_t_is_scipys(df, level):
+    assert student(level, df) == pytest.approx(stats.t.ppf(0.5 + level / 2, df), rel=1e-9)
+
+
+def test_the_interval_is_scipys():
+    values = [1.0, 2.5, 0.3, 4.0, 2.2]
+    low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
+    assert t_interval(values) == pytest.approx((np.mean(values), low, high))
+
+
+def test_an_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    found = [t_interval(rng.standard_normal(5)) for _ in range(4000)]
+    assert np.mean([low <= 0 <= high for _, low, high in found]) == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_line_is_numpys():
+    x, y = np.arange(7.0), np.array([1.0, 3, 2, 5, 4, 8, 7])
+    found = line(x, y)
+    assert (found.slope, found.intercept) == pytest.approx(np.polyfit(x, y, 1))
+    assert found.rss == pytest.approx(((y - np.polyval(np.polyfit(x, y, 1), x)) ** 2).sum())
+
+
+def test_an_exponent_comes_back():
+    x = np.arange(1.0, 20)
+    assert exponent(x, 3 * x**-0.5) == pytest.approx(-0.5)
+
+
+def test_aic_tells_laws_apart():
+    x = np.arange(1.0, 25)
+    assert aic("exponential", x, 2 * 1.3**x) < aic("power", x, 2 * 1.3**x)
+    assert aic("power", x, 2 * x**1.3) < aic("exponential", x, 2 * x**1.3)
+
+
+@pytest.mark.parametrize("noise", [0, 1e-3])
+@pytest.mark.parametrize("law", [lambda x: 3 * x**0.4, lambda x: 3 * x**-2.0, np.ones_like])
+def test_what_follows_a_power_law_is_not_called_exponential(law, noise):
+    x = np.array([6.0, 24, 96])
+    name, fit = better_law(x, law(x) * np.exp(noise * np.array([1, -1, 1])))
+    assert name == "power"
+    assert fit.slope == pytest.approx(exponent(x, law(x)), abs=2 * noise + 1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.05, -0.3])
+def test_exponential_growth_is_no_power_law(rate):
+    name, fit = better_law([6, 24, 96], 1e-4 * np.exp(rate * np.array([6, 24, 96])))
+    assert name == "exponential"
+    assert (fit.slope, fit.intercept) == pytest.approx((rate, np.log(1e-4)))
+
+
+@pytest.mark.parametrize(("x", "y"), [([1], [2]), ([1, 1], [2, 3]), ([1, 2], [1, np.inf])])
+def test_a_line_needs_two_finite_places(x, y):
+    with pytest.raises(ValueError, match="two places"):
+        line(x, y)

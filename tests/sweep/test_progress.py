@@ -1,0 +1,62 @@
+"""What is shown of a running sweep is true, also of one that is being stopped."""
+
+import io
+from dataclasses import asdict
+
+import pytest
+from rich.console import Console
+
+from stability.config.knobs import Config
+from stability.sweep.grid import Cell
+from stability.sweep.pool import Outcome
+from stability.sweep.progress import Display
+
+INFO = {"status": "completed", "final_loss": 2.5, "seconds": 3.0}
+
+
+@pytest.fixture
+def cells(tmp_path):
+    config = asdict(Config())
+    return [Cell(config, {}, f"run{i}", f"seed-{i}", tmp_path / f"run{i}", ()) for i in range(3)]
+
+
+@pytest.fixture
+def display(cells):
+    console = Console(width=100, file=io.StringIO(), force_terminal=True, color_system=None)
+    made = Display(cells, console)
+    made.said = console.file.getvalue
+    return made
+
+
+def bar(display):
+    """Words and note of the sweep's own bar."""
+    task = display._progress.tasks[0]
+    return task.description, task.fields["note"]
+
+
+def test_runs_that_ended_are_counted_and_their_loss_is_that_of_training(display, cells):
+    display.started(cells[0])
+    display.ended(cells[0], Outcome("done", INFO))
+    assert "[1/3] seed-0  completed  training loss 2.5  3 s" in display.said()
+    assert bar(display)[0] == "[bold]1 of 3 runs"
+
+
+def test_a_stop_is_acknowledged_and_promises_no_time(display, cells):
+    row = {**dict.fromkeys(("loss", "grad_norm", "tokens_per_s"), 1.0), "steps": 10}
+    display.started(cells[0])
+    display._progress.tasks[0].start_time -= 10  # long enough ago for an estimate
+    display.report(cells[0], row | {"step": 5})
+    assert bar(display)[1].endswith(" left")
+    display.stopping(1)
+    assert "stopping: 1 run writes its checkpoint" in display.said()
+    display.report(cells[0], row | {"step": 6})
+    assert bar(display)[1] == "stopping"
+
+
+def test_interrupted_runs_do_not_count_as_done(display, cells):
+    for cell in cells[:2]:
+        display.started(cell)
+    display.ended(cells[0], Outcome("done", INFO))
+    display.ended(cells[1], Outcome("interrupted", INFO | {"status": "interrupted"}))
+    assert bar(display)[0] == "[bold]1 of 3 runs"
+    assert "seed-1  interrupted" in display.said() and "[2/3]" not in display.said()

@@ -1,0 +1,118 @@
+"""The theory of who gets the gradient, against the probe that measures it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tiny
+from stability.config.token_positions import groups
+from stability.model import build
+from stability.theory import token_prediction
+from stability.theory.token_prediction import Flow
+from stability.training import probes
+
+SIZE = {
+    **{"model.width": 256, "model.heads": 16, "model.context": 12, "depth": 2},
+    **{"train.batch_size": 4, "record.probes": ["token_grad"]},
+}
+
+
+def compared(config, seeds):
+    """Expected over mean measured squares of each item, and the standard error of the latter."""
+    found = []
+    for seed in range(seeds):
+        own = {**config, "seed": seed}
+        built = build.build(own)
+        x, y = built.source.batch(0, own["train"]["batch_size"], own["model"]["context"], seed)
+        taken = probes.Prober(built, "run").take(0, torch.as_tensor(x), torch.as_tensor(y))
+        predicted = token_prediction.predict(own, x, y, built.model.embed.wte.shape[0])
+        measured = pd.DataFrame(taken)
+        key = ["layer", "sublayer", "item"]
+        both = measured.merge(predicted, on=key, suffixes=("", "_theory"))
+        assert len(both) == len(measured) == len(predicted)
+        found.append(both)
+    rows = pd.concat(found)
+    power = np.where(rows["item"].str.isdigit(), 1, 2)  # the probe gives squares, and norms
+    rows = rows.assign(square=rows["value"] ** power, theory=rows["value_theory"] ** power)
+    by = rows.groupby(["layer", "sublayer", "item"], sort=False)[["square", "theory"]]
+    mean, error = by.mean(), by.std()["square"] / np.sqrt(seeds)
+    nothing = mean["square"] <= 1e-12 * mean["square"].max()
+    assert (mean["theory"][nothing] <= 1e-12 * mean["theory"].max()).all()
+    kept = mean[~nothing]
+    return pd.DataFrame(
+        {"ratio": kept["theory"] / kept["square"], "error": error[~nothing] / kept["square"]}
+    )
+
+
+def assert_close(config, seeds=5, within=0.15, scores=0.35):
+    """``scores`` for queries and keys, whose gradient is what others leave: 1/d weighs more."""
+    found = compared(config, seeds)
+    of_scores = found.index.get_level_values("item").str.match(r"[qk]\.")
+    margin = np.where(of_scores, scores, within) + 4 * found["error"]
+    off = found[np.abs(found["ratio"] - 1) > margin]
+    assert off.empty, off.to_string()
+    typical = found[~of_scores]["ratio"].median()
+    assert abs(typical - 1) < within, typical
+
+
+@pytest.mark.parametrize("norm", tiny.options("norm"))
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_position_and_every_part_of_a_weight_gradient_is_predicted(norm, causal):
+    assert_close(tiny.make_config(SIZE | {"model.causal": causal}, norm=norm))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.position": "rope"},
+        {"model.activation": "swiglu", "model.mlp_ratio": 2.5},
+        {"model.sublayers": "mlp"},
+        {"model.sublayers": "linear"},
+        {"model.tie_embeddings": False},
+        {"train.accumulate": 2},
+        {"data.pad_share": 0.4},
+    ],
+    ids=str,
+)
+def test_every_shape_of_the_model_is_predicted(changes):
+    assert_close(tiny.make_config(SIZE | changes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["pre", "post", "peri", "deepnorm"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_at_larger_width_it_is_closer(norm, causal):
+    # A tied head of this width predicts the symbol that it reads, so that delta and x are parallel.
+    wide = {"model.width": 512, "model.heads": 32, "depth": 4, "model.tie_embeddings": False}
+    wide |= {"model.causal": causal}
+    assert_close(tiny.make_config(SIZE | wide, norm=norm), seeds=8, within=0.08, scores=0.2)
+
+
+def test_the_square_over_a_group_is_the_sum_over_all_pairs_of_its_tokens():
+    rng = np.random.default_rng(0)
+    B, T, width = 3, 8, 5
+    x, delta = rng.standard_normal((2, B * T, width))
+    flow = Flow(x @ x.T / width, width, delta @ delta.T / width, width)
+    for part in groups(T).values():
+        tokens = [b * T + t for b in range(B) for t in range(T)[part]]
+        whole = sum(np.outer(delta[i], x[i]) for i in tokens)
+        found = token_prediction._square(flow, part, B, T)
+        assert found == pytest.approx((whole**2).sum())
+
+
+def test_some_sequences_stand_for_all_where_they_are_alike():
+    T, B = 4, 6
+    C = np.kron(np.full((B, B), 0.3) + 0.7 * np.eye(B), np.ones((T, T)))
+    few = C[: 2 * T, : 2 * T]
+    for part in groups(T).values():
+        known = token_prediction._square(Flow(C, 7, C, 3), part, B, T)
+        assert token_prediction._square(Flow(few, 7, few, 3), part, B, T) == pytest.approx(known)
+
+
+def test_too_long_sequences_have_positions_and_no_weights(monkeypatch):
+    config = tiny.make_config(SIZE)
+    x = np.tile(np.arange(12), (4, 1))
+    monkeypatch.setattr(token_prediction, "MOST_TOKENS", 12)
+    items = token_prediction.predict(config, x, x, 256)["item"]
+    assert items.str.isdigit().all()
