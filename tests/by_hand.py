@@ -63,19 +63,17 @@ class ByHand:
     """A forward pass; afterwards ``seen`` holds each site's tensor under its key."""
 
     def __init__(self, config: dict, weights: dict[Key, Tensor]) -> None:
-        self.config, self.shape, self.weights = config, config["model"], weights
-        self.norm = {"layernorm": layernorm, "rmsnorm": rmsnorm}[config["choices"]["norm_type"]]
+        self.config, self.shape, self.weights = config, config.model, weights
+        self.norm = {"layernorm": layernorm, "rmsnorm": rmsnorm}[config.choices["norm_type"]]
         self.seen: dict[Key, Tensor] = {}
 
     def __call__(self, tokens_BT: Tensor) -> Tensor:
-        depth, placement = self.config["depth"], self.config["choices"]["norm"]
+        depth, placement = self.config.depth, self.config.choices["norm"]
         x = self.weights[Key(-1, "embed", "wte")][tokens_BT]
-        if self.shape["position"] == "learned":
+        if self.shape.position == "learned":
             x = x + self.weights[Key(-1, "embed", "wpe")][: tokens_BT.shape[1]]
         x = self._site(-1, "embed", "resid_post", x)
-        names = {"attn_mlp": ("attn", "mlp")}.get(
-            self.shape["sublayers"], (self.shape["sublayers"],)
-        )
+        names = {"attn_mlp": ("attn", "mlp")}.get(self.shape.sublayers, (self.shape.sublayers,))
         for layer in range(depth):
             for sublayer in names:
                 self.seen[Key(layer, sublayer, "resid_pre")] = x
@@ -91,7 +89,7 @@ class ByHand:
         if placement in ENDS_IN_A_NORM:
             x = self._norm(depth, "head", "norm", x)
         x = self._site(depth, "head", "branch_in", x)
-        tied = self.shape["tie_embeddings"]
+        tied = self.shape.tie_embeddings
         unembed = Key(-1, "embed", "wte") if tied else Key(depth, "head", "head")
         return self._site(depth, "head", "branch_out", x @ self.weights[unembed].T)
 
@@ -119,23 +117,23 @@ class ByHand:
 
     def _mlp(self, layer: int, x: Tensor) -> Tensor:
         hidden = self._linear(layer, "mlp", "mlp_in", x)
-        if self.shape["activation"] == "swiglu":
+        if self.shape.activation == "swiglu":
             hidden = silu(self._linear(layer, "mlp", "mlp_gate", x)) * hidden
         else:
-            hidden = ACTIVATIONS[self.shape["activation"]](hidden)
+            hidden = ACTIVATIONS[self.shape.activation](hidden)
         return self._linear(layer, "mlp", "mlp_out", hidden)
 
     def _attention(self, layer: int, x_BTD: Tensor) -> Tensor:
         B, T, D = x_BTD.shape
-        H = self.shape["heads"]
+        H = self.shape.heads
         q, k, v = (
             self._linear(layer, "attn", name, x_BTD).view(B, T, H, D // H).transpose(1, 2)
             for name in ("q", "k", "v")
         )
-        if self.shape["position"] == "rope":
+        if self.shape.position == "rope":
             q, k = rope(q), rope(k)
         scores = torch.einsum("bhtk,bhsk->bhts", q, k) / math.sqrt(D // H)
-        allowed = torch.ones(T, T).tril().bool() if self.shape["causal"] else torch.ones(T, T) > 0
+        allowed = torch.ones(T, T).tril().bool() if self.shape.causal else torch.ones(T, T) > 0
         self.seen[Key(layer, "attn", "scores")] = scores[:, :, allowed]
         a = torch.softmax(scores.masked_fill(~allowed, -math.inf), dim=-1)
         self.seen[Key(layer, "attn", "attn_rows")] = torch.special.entr(a).sum(-1)

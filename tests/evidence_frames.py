@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 
 from stability.config.identity import digest, identity
+from stability.config.knobs import Config
 from stability.results.parquet import Writer
 from stability.results.schema import CONFIG_FILE, FORMAT, RUN_FILE
 from synthetic import FINFO, UNIGRAM, VOCAB, config_of
@@ -55,7 +56,7 @@ def write_sweep(
 
 
 def _run(sweep: Path, config: dict, law: Law, gradient: Law, loss: Any) -> None:
-    what = identity(config, "d" * 64)
+    what = identity(Config.from_plain(config), "d" * 64)
     run, depth = digest(what), config["depth"]
     folder = sweep / f"run_{run}"
     folder.mkdir(parents=True)

@@ -17,15 +17,15 @@ def execute(config, folder, report, stop):
     }
     state |= {"device": os.environ.get("CUDA_VISIBLE_DEVICES"), "final_loss": 1.0, "seconds": 0.1}
     put(folder, state)
-    steps = config["train"]["steps"]
+    steps = config.train.steps
     for step in range(steps):
         row = {"loss": 1.0, "grad_norm": 1.0, "tokens_per_s": 1.0, "val_loss": None}
         report(row | {"step": step, "steps": steps})
-        end(config["end"])
+        end(config.end)
         if stop():
             put(folder, state | {"status": "interrupted", "steps_done": step})
             return state | {"status": "interrupted", "steps_done": step}
-        time.sleep(config["step_s"])
+        time.sleep(config.step_s)
     print("said by the job", flush=True)
     put(folder, state | {"status": "completed", "steps_done": steps})
     return state | {"status": "completed", "steps_done": steps}

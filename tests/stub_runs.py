@@ -1,26 +1,26 @@
 """Cells whose runs are stand-ins (`stub_job`), and what a pool says of them."""
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stability.config.knobs import Config, Train
 from stability.sweep import worker
 from stability.sweep.grid import Cell
 from stability.sweep.pool import Pool
 
 HERE = Path(__file__).parent
-CONFIG = {
-    "allow": [],
-    "depth": 1,
-    "device": "cpu",
-    "end": "well",
-    "fail_fast": False,
-    "isolate": False,
-    "lock_minutes": 10.0,
-    "n_jobs": 1,
-    "step_s": 0.0,
-    "threads": 1,
-    "train": {"steps": 2},
-}
+
+
+@dataclass
+class StubConfig(Config):
+    """A config whose run ends as ``end`` says, after steps of so many seconds."""
+
+    end: str = "well"
+    step_s: float = 0.0
+
+
+CONFIG = StubConfig(depth=1, device="cpu", n_jobs=1, train=Train(steps=2))
 
 
 class Notes:
@@ -43,14 +43,14 @@ class Notes:
 def cells(folder, *ends, **changes):
     made = []
     for i, end in enumerate(ends):
-        config = CONFIG | changes | {"end": end}
+        config = replace(CONFIG, end=end, **changes)
         made.append(Cell(config, {}, f"run{i}", f"end-{end}", folder / f"end-{end}_run{i}", ()))
     return made
 
 
 def run(made, seats=1, **changes):
     setup = worker.Setup(trusted=(HERE,), execute="stub_job")
-    runs = Pool([setup] * seats, Notes(), made[0].config | changes)
+    runs = Pool([setup] * seats, Notes(), replace(made[0].config, **changes))
     runs.run(made)
     return runs
 

@@ -155,7 +155,7 @@ def write_run(
     With `bad_step` the run diverges there: the step's loss and layers from `bad_layer` on are NaN.
     """
     config = config_of({"train.steps": steps, "record.every": every, **overrides})
-    what = identity(config, data_hash)
+    what = identity(Config.from_plain(config), data_hash)
     run = digest(what)
     varied = "_".join(f"{k.rpartition('.')[2]}-{v}" for k, v in overrides.items())
     folder = sweep / f"{varied}_{run}"

@@ -46,7 +46,9 @@ def composed(changes: dict[str, Any] | None = None, **choices: str) -> dict[str,
     """A run's config as plain containers: defaults, the chosen options, then changes by key."""
     choices = CHOICES | choices
     chosen = {g: _option(g, o) for g, o in choices.items()}
-    merged = OmegaConf.merge(asdict(Config()), chosen.pop("model"), chosen)
+    defaults = asdict(Config())
+    del defaults["choices"]
+    merged = OmegaConf.merge(defaults, chosen.pop("model"), chosen)
     for key, value in (changes or {}).items():
         OmegaConf.update(merged, key, value, merge=False, force_add=True)
     plain = OmegaConf.to_container(merged, resolve=True)
@@ -59,12 +61,10 @@ def _option(group: str, name: str) -> Any:
     return OmegaConf.load(CONF / group / f"{name}.yaml")
 
 
-def make_config(changes: dict[str, Any] | None = None, **over: Any) -> dict[str, Any]:
+def make_config(changes: dict[str, Any] | None = None, **over: Any) -> Config:
     """A legal config of a tiny run; ``over`` chooses options of groups and sets top-level keys."""
     choices = {k: over.pop(k) for k in GROUPS if k in over}
-    config = composed(TINY | (changes or {}) | over, **choices)
-    validate(config)
-    return config
+    return validate(composed(TINY | (changes or {}) | over, **choices))
 
 
 class Ran(NamedTuple):
@@ -89,16 +89,14 @@ class Ran(NamedTuple):
         return value
 
 
-def run(
-    config: dict[str, Any], folder: Path, prepare: Callable[[Any], object] = lambda built: None
-) -> Ran:
+def run(config: Config, folder: Path, prepare: Callable[[Any], object] = lambda built: None) -> Ran:
     """Run a config to its finished folder; ``prepare`` may tamper with what was built."""
     from stability.model import build
     from stability.training import job
 
     made = []
 
-    def build_and_keep(config: dict[str, Any]) -> Any:
+    def build_and_keep(config: Config) -> Any:
         made.append(build.build(config))
         prepare(made[-1])
         return made[-1]

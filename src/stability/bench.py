@@ -7,9 +7,7 @@ machine slows all of them alike; the median over rounds is given, and its ratio 
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from statistics import median
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -17,7 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from stability import shell
-from stability.config.knobs import Config
+from stability.config.knobs import GROUPS, Config
 from stability.model.build import Built, build
 from stability.model.gpt import loss_sum
 from stability.recording.recorder import Recorder
@@ -25,22 +23,23 @@ from stability.recording.recorder import Recorder
 Variant = Callable[[], None]
 
 
-def settings(depth: int, width: int, context: int, compile: bool) -> dict[str, Any]:
+def settings(depth: int, width: int, context: int, compile: bool) -> Config:
     """A Pre-LN GPT on the embedded text."""
-    config = asdict(Config()) | {"depth": depth, "compile": compile}
-    config["model"] |= {"width": width, "heads": max(1, width // 16), "context": context}
-    config["norm"]["build"] = {"_target_": "stability.parts.placements.Pre"}
-    config["norm_type"]["build"] = {"_target_": "stability.parts.norms.LayerNorm", "eps": 1e-5}
-    config["init"]["build"] = {"_target_": "stability.parts.inits.Xavier"}
-    config["data"]["build"] = {"_target_": "stability.parts.data.PyDocs"}
-    config["choices"] = dict.fromkeys(("norm", "norm_type", "init", "model", "data"), "bench")
+    config = Config(depth=depth, compile=compile)
+    config.model.width, config.model.context = width, context
+    config.model.heads = max(1, width // 16)
+    config.norm.build = {"_target_": "stability.parts.placements.Pre"}
+    config.norm_type.build = {"_target_": "stability.parts.norms.LayerNorm", "eps": 1e-5}
+    config.init.build = {"_target_": "stability.parts.inits.Xavier"}
+    config.data.build = {"_target_": "stability.parts.data.PyDocs"}
+    config.choices = dict.fromkeys(GROUPS, "bench")
     return config
 
 
 def step(built: Built, recorder: Recorder | None) -> Variant:
     """One whole training step, recorded or not."""
     config = built.config
-    x, y = built.source.batch(0, config["train"]["batch_size"], config["model"]["context"], 0)
+    x, y = built.source.batch(0, config.train.batch_size, config.model.context, 0)
     x_BT, y_BT = (torch.from_numpy(t).to(built.device) for t in (x, y))
     never = torch.zeros((), device=built.device)
 

@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability import shell
 from stability.config import instantiate
-from stability.config.knobs import DTYPES, ConfigError
+from stability.config.knobs import DTYPES, Config, ConfigError
 from stability.model.build import device_of, model_of, recorder_of
 from stability.model.gpt import GPT
 from stability.recording.operations import Operation, Seen, Trace
@@ -42,43 +42,46 @@ class Refused(Exception):
     """A run that cannot be replayed; one line."""
 
 
-def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def load(folder: Path) -> tuple[Config, dict[str, Any]]:
     """Config and failing state of a run.
 
     Raises:
         Refused: no run, or none that kept a failing step.
     """
     try:
-        config = yaml.safe_load((folder / CONFIG_FILE).read_text())
+        plain = yaml.safe_load((folder / CONFIG_FILE).read_text())
         state = torch.load(folder / FAILURE_FILE, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         what = "is no run" if not (folder / CONFIG_FILE).exists() else "has not diverged"
         raise Refused(f"{folder}: {what} (no {Path(error.filename).name})") from error
     except Exception as error:
         raise Refused(f"{folder}: damaged ({str(error).splitlines()[0]})") from error
-    if not isinstance(config, dict) or not isinstance(state, dict):
+    if not isinstance(plain, dict) or not isinstance(state, dict):
         raise Refused(f"{folder}: {CONFIG_FILE} or {FAILURE_FILE} holds something else")
-    return config, state
+    try:
+        return Config.from_plain(plain), state
+    except ConfigError as error:
+        raise Refused(f"{folder}: {CONFIG_FILE}: {error}") from error
 
 
-def prepare(config: dict[str, Any], state: dict[str, Any], dtype: str) -> GPT:
+def prepare(config: Config, state: dict[str, Any], dtype: str) -> GPT:
     """The model as the failing step found it, its weights cast to a dtype."""
     vocab = state["model"]["embed.wte"].shape[0]
-    model = model_of({**config, "dtype": dtype, "compile": False}, vocab)
+    model = model_of(config.changed({"dtype": dtype, "compile": False}), vocab)
     model.load_state_dict(state["model"])
     return model.to(device_of(config)).train()
 
 
-def repeat(config: dict[str, Any], state: dict[str, Any], model: GPT, dtype: str) -> None:
+def repeat(config: Config, state: dict[str, Any], model: GPT, dtype: str) -> None:
     """The forward and backward pass of the failing step, in a dtype."""
     device = next(model.parameters()).device
     x_BT, y_BT = state["x"].to(device), state["y"].to(device)
     scale = state["loss_scale"]["scale"].to(device)
     model.zero_grad()
-    forward_backward({**config, "dtype": dtype}, model, x_BT, y_BT, state["step"], scale)
+    forward_backward(config.changed({"dtype": dtype}), model, x_BT, y_BT, state["step"], scale)
 
 
-def watch(config: dict[str, Any], state: dict[str, Any], dtype: str, open_attention: bool) -> Trace:
+def watch(config: Config, state: dict[str, Any], dtype: str, open_attention: bool) -> Trace:
     """The failing step with every operation watched."""
     model = prepare(config, state, dtype)
     kernel: AbstractContextManager[Any] = (
@@ -90,14 +93,14 @@ def watch(config: dict[str, Any], state: dict[str, Any], dtype: str, open_attent
     return trace
 
 
-def as_it_ran(folder: Path, config: dict[str, Any], state: dict[str, Any]) -> Trace:
+def as_it_ran(folder: Path, config: Config, state: dict[str, Any]) -> Trace:
     """The failing step as the run made it.
 
     Raises:
         Refused: the two files are not what one run left.
     """
     try:
-        return watch(config, state, config["dtype"], open_attention=False)
+        return watch(config, state, config.dtype, open_attention=False)
     except ConfigError:
         raise
     except Exception as error:
@@ -106,10 +109,10 @@ def as_it_ran(folder: Path, config: dict[str, Any], state: dict[str, Any]) -> Tr
         raise Refused(f"{folder}: {files} give no step to repeat ({why})") from error
 
 
-def sites(config: dict[str, Any], state: dict[str, Any], dtype: str) -> Rows:
+def sites(config: Config, state: dict[str, Any], dtype: str) -> Rows:
     """The failing step's rows at every site and parameter, in a dtype."""
     model = prepare(config, state, dtype)
-    recorder = recorder_of({**config, "compile": False}, model, all_kinds=True)
+    recorder = recorder_of(config.changed({"compile": False}), model, all_kinds=True)
     recorder.start()
     repeat(config, state, model, dtype)
     recorder.gradients(float(state["loss_scale"]["scale"]))
@@ -179,7 +182,7 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
     """Replay a run and say what broke; returns the exit code."""
     config, state = load(folder)
     trace = as_it_ran(folder, config, state)
-    dtype = config["dtype"]
+    dtype = config.dtype
     console.print(f"{folder}: step {state['step']}, dtype {dtype}", soft_wrap=True)
     culprit = trace.culprit()
     opened = watch(config, state, dtype, open_attention=True)

@@ -17,10 +17,10 @@ def test_post_resets_the_variance_to_c_over_c_plus_eps(scale):
     seen = {}
     sublayer = model.blocks[0].sublayers()["mlp"]
     sublayer.branch_out.register_forward_hook(lambda m, i, out: seen.update(branch=out))
-    x_BTD = scale * draw(0, "x", torch.Size((2, 3, config["model"]["width"])))
+    x_BTD = scale * draw(0, "x", torch.Size((2, 3, config.model.width)))
     y_BTD = sublayer(x_BTD)
     C = (x_BTD + seen["branch"]).var(-1, correction=0)
-    eps = config["norm_type"]["eps"]
+    eps = config.norm_type.eps
     torch.testing.assert_close(y_BTD.var(-1, correction=0), C / (C + eps))
 
 

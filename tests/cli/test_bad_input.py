@@ -15,7 +15,7 @@ from planning import planned, write
 from stability import run
 from stability.cli import plan
 from stability.cli.refusals import LONGEST, REFUSALS, explain
-from stability.config.knobs import GROUPS, KNOBS
+from stability.config.knobs import GROUPS, KNOBS, Config
 from stability.results import index
 from stability.sweep import grid, worker
 
@@ -176,7 +176,7 @@ def test_an_output_folder_that_cannot_be_made_is_refused(monkeypatch, capsys, tm
     assert "out=file/below: file is no folder" in capsys.readouterr().err
     if sys.platform == "linux":  # even root cannot write here
         with pytest.raises(REFUSALS, match="out=/proc/x"):
-            grid.make_folder({"out": "/proc/x", "name": "a"})
+            grid.make_folder(Config(out="/proc/x", name="a"))
 
 
 @pytest.mark.parametrize("grid", ["norm=pre,post", "depth=6,24", "seed=range(3)"])

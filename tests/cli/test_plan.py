@@ -28,9 +28,9 @@ def experiments(tmp_path, monkeypatch):
 def leave(cell, **state):
     """What an earlier command left of a run."""
     cell.folder.mkdir(parents=True, exist_ok=True)
-    info = {"status": "completed", "steps_done": cell.config["train"]["steps"], "error": None}
+    info = {"status": "completed", "steps_done": cell.config.train.steps, "error": None}
     (cell.folder / "run.json").write_text(json.dumps(info | {"identity": cell.identity} | state))
-    (cell.folder / "config.yaml").write_text(yaml.safe_dump(cell.config))
+    (cell.folder / "config.yaml").write_text(yaml.safe_dump(cell.config.plain()))
 
 
 def test_a_grid_is_every_combination_with_the_first_key_slowest():
@@ -45,7 +45,7 @@ def test_a_grid_is_every_combination_with_the_first_key_slowest():
 def test_one_run_is_a_sweep_of_one():
     (cell,) = planned()
     assert cell.label == "" and cell.folder.name == cell.run
-    assert cell.config["choices"] == {
+    assert cell.config.choices == {
         "norm": "pre",
         "norm_type": "layernorm",
         "init": "xavier",
@@ -83,7 +83,7 @@ def test_equal_values_written_differently_are_one_run():
 
 
 def test_the_name_that_nobody_gave_is_a_time_stamp_of_its_own():
-    stamps = {planned(*words)[0].config["name"] for words in ((), (), ("name=null",))}
+    stamps = {planned(*words)[0].config.name for words in ((), (), ("name=null",))}
     assert len(stamps) == 3
     assert all(KNOBS["name"].legal.test(stamp) for stamp in stamps)
 
@@ -109,7 +109,7 @@ def test_an_experiment_brings_its_grid_and_the_command_line_replaces_it(experime
     )
     cells = planned("experiments=q")
     assert names(cells) == [f"norm-{n}_seed-{s}" for n in ("pre", "post") for s in (0, 1)]
-    assert {c.config["depth"] for c in cells} == {3}
+    assert {c.config.depth for c in cells} == {3}
     assert {c.folder.parent.name for c in cells} == {"q"}
     assert names(planned("experiments=q", "norm=none")) == ["seed-0", "seed-1"]
     assert names(planned("experiments=q", "seed=7,8,9", "norm=pre")) == [
@@ -148,7 +148,7 @@ def test_an_experiment_that_sets_what_it_must_not_is_refused(experiments, text):
 def test_an_experiment_in_the_users_folder_is_found(tmp_path):
     write(tmp_path / "mine" / "experiments" / "own.yaml", "# @package _global_\ndepth: 4\n")
     (cell,) = planned("--config-dir", str(tmp_path / "mine"), "experiments=own")
-    assert cell.config["depth"] == 4
+    assert cell.config.depth == 4
 
 
 def test_a_placement_in_the_users_folder_is_built(tmp_path):

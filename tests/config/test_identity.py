@@ -1,12 +1,17 @@
 """Two runs are one where nothing differs but names, places and what is shown."""
 
 import copy
+from typing import Any
 
 import pytest
 
 from stability.config.identity import digest, flatten, identity
-from stability.config.knobs import lookup
+from stability.config.knobs import Config, lookup
 from tiny import composed
+
+
+def hash_of(plain: dict[str, Any], sha256: str = "sha") -> str:
+    return digest(identity(Config.from_plain(plain), sha256))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ from tiny import composed
 )
 def test_what_only_names_places_or_shows_a_run_is_not_part_of_it(key, value):
     one, other = composed(data="text"), composed({key: value}, data="text")
-    assert digest(identity(one, "sha")) == digest(identity(other, "sha"))
+    assert hash_of(one) == hash_of(other)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +53,15 @@ def test_what_only_names_places_or_shows_a_run_is_not_part_of_it(key, value):
 )
 def test_what_changes_the_numbers_or_the_rows_makes_another_run(key, value):
     one, other = composed(), composed({key: value})
-    assert digest(identity(one, "sha")) != digest(identity(other, "sha"))
+    assert hash_of(one) != hash_of(other)
 
 
 def test_data_count_by_their_content():
-    assert digest(identity(composed(), "a")) != digest(identity(composed(), "b"))
+    assert hash_of(composed(), "a") != hash_of(composed(), "b")
 
 
 def test_an_option_is_part_of_the_run():
-    assert digest(identity(composed(), "a")) != digest(identity(composed(norm="post"), "a"))
+    assert hash_of(composed(), "a") != hash_of(composed(norm="post"), "a")
 
 
 def test_the_digest_is_canonical():
@@ -86,6 +91,6 @@ def test_flatten_gives_one_scalar_a_column():
 def test_nothing_here_changes_the_config_it_is_given():
     config = composed()
     before = copy.deepcopy(config)
-    identity(config, "sha"), flatten(config)
+    hash_of(config), flatten(config)
     assert config == before
     assert lookup(config, "train.lr") == 1e-3

@@ -115,7 +115,7 @@ def test_the_plain_kernel_keeps_the_gradient_where_softmax_saturates():
 
     def gradient(size: float) -> torch.Tensor:
         shape = make_config({"model.attention": "plain"})["model"]
-        attention, x_BTD = Attention(shape), draw(1, "x", (2, 8, shape["width"]))
+        attention, x_BTD = Attention(shape), draw(1, "x", (2, 8, shape.width))
         for i, (name, p) in enumerate(attention.named_parameters()):
             nn.init.zeros_(p) if name.endswith("bias") else p.data.copy_(draw(i, name, p.shape))
         x_BTD = (size * x_BTD).float().requires_grad_()
@@ -167,11 +167,9 @@ PUBLISHED = {  # parameters of openai-community/gpt2, gpt2-medium, gpt2-large, g
 def test_gpt2_has_the_published_number_of_parameters(name, parameters):
     config = composed(model=name)
     with torch.device("meta"):
-        model = GPT(
-            config["model"], config["depth"], config["model"]["vocab"], build.parts_of(config)
-        )
+        model = GPT(config.model, config.depth, config.model.vocab, build.parts_of(config))
     assert sum(p.numel() for p in model.weights().values()) == parameters
-    assert config["model"]["activation"] == "gelu_tanh"  # gelu_new in its own config.json
+    assert config.model.activation == "gelu_tanh"  # gelu_new in its own config.json
 
 
 class GPT2(nn.Module):
@@ -309,8 +307,8 @@ def start(layer: int = 3, **over) -> dict[str, torch.Tensor]:
     init, found = build.init_of(config), {}
     for (at, sublayer, name), p in model.weights().items():
         if at == layer and p.ndim == 2:
-            sublayers = 2 * config["depth"]
-            std = init.std(Weight(name, p.shape[1], p.shape[0], at, config["depth"], sublayers))
+            sublayers = 2 * config.depth
+            std = init.std(Weight(name, p.shape[1], p.shape[0], at, config.depth, sublayers))
             placement = model.blocks[at].sublayers()[sublayer].placement
             found[name] = p.detach().double() / (std * placement.init_gain(name))
     return found
@@ -376,7 +374,7 @@ def test_lesson_01_every_sublayer_runs_and_every_parameter_has_a_gradient(norm, 
     changes = {"train.batch_size": 2, "record.kinds": ["act", "grad"]}
     config = make_config(changes, norm=norm, norm_type=norm_type, init=init)
     for dtype in DTYPES:
-        step_once(build.build({**config, "dtype": dtype}))
+        step_once(build.build(config.changed({"dtype": dtype})))
 
 
 def step_once(built: build.Built) -> None:
@@ -389,7 +387,7 @@ def step_once(built: build.Built) -> None:
     built.recorder.gradients()
     rows = built.recorder.take().rows(run="x", step=0)
     sites = len(built.model.sites())
-    unseen = 2 * built.config["depth"]  # scores and attn_rows have no gradient
+    unseen = 2 * built.config.depth  # scores and attn_rows have no gradient
     assert loss.isfinite()
     assert len(rows["kind"]) == 2 * sites - unseen
     for p in built.model.parameters():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from stability.config.knobs import Train
 from stability.model.optim import Optimizer, learning_rate, total_norm
 from tiny import make_config
 
@@ -27,31 +28,31 @@ RULES = [
 GOOD, BAD = torch.tensor(0.0), torch.tensor(1.0)
 
 
-def train_node(**changes) -> dict:
-    return make_config({"train.lr": 0.01, "train.steps": 8, **changes})["train"]
+def train_node(**changes) -> Train:
+    return make_config({"train.lr": 0.01, "train.steps": 8, **changes}).train
 
 
 class Rule:
     """The update of one parameter by its paper, in fp64: what it adds to the weight."""
 
-    def __init__(self, train: dict) -> None:
+    def __init__(self, train: Train) -> None:
         self.train, self.t, self.m, self.v = train, 0, 0.0, 0.0
 
     def __call__(self, w: torch.Tensor, g: torch.Tensor, step: int) -> torch.Tensor:
         train = self.train
-        lr, decay = learning_rate(train, step), train["weight_decay"] if w.ndim >= 2 else 0.0
-        if train["optimizer"] == "sgd":
+        lr, decay = learning_rate(train, step), train.weight_decay if w.ndim >= 2 else 0.0
+        if train.optimizer == "sgd":
             return -lr * (g + decay * w)
-        if train["optimizer"] == "adam":
+        if train.optimizer == "adam":
             g = g + decay * w
-        (b1, b2), self.t = train["betas"], self.t + 1
+        (b1, b2), self.t = train.betas, self.t + 1
         self.m = b1 * self.m + (1 - b1) * g
         self.v = b2 * self.v + (1 - b2) * g**2
-        ratio = (self.m / (1 - b1**self.t)) / ((self.v / (1 - b2**self.t)) ** 0.5 + train["eps"])
-        if train["optimizer"] == "adam":
+        ratio = (self.m / (1 - b1**self.t)) / ((self.v / (1 - b2**self.t)) ** 0.5 + train.eps)
+        if train.optimizer == "adam":
             return -lr * ratio
-        if train["independent_weight_decay"]:
-            return -lr * ratio - decay * lr / train["lr"] * w
+        if train.independent_weight_decay:
+            return -lr * ratio - decay * lr / train.lr * w
         return -lr * (ratio + decay * w)
 
 
@@ -222,7 +223,7 @@ def test_the_total_norm_is_that_of_all_entries_and_does_not_overflow(name):
 
 def rates(**changes) -> list[float]:
     train = train_node(**changes)
-    return [learning_rate(train, t) for t in range(train["steps"])]
+    return [learning_rate(train, t) for t in range(train.steps)]
 
 
 def test_the_constant_schedule_is_constant():

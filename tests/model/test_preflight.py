@@ -59,7 +59,7 @@ def sized(**sizes):
     """A config of these sizes, which `config.validate` has not seen."""
     config = make_config()
     for key, value in sizes.items():
-        (config if key == "depth" else config["model"])[key] = value
+        setattr(config if key == "depth" else config.model, key, value)
     return config
 
 
@@ -119,7 +119,7 @@ BROKEN = [
 @pytest.mark.parametrize(("group", "target", "key", "said"), BROKEN, ids=lambda v: v)
 def test_a_part_that_breaks_is_refused_by_the_key_that_names_it(mine, group, target, key, said):
     config = make_config()
-    config[group]["build"]["_target_"] = target
+    getattr(config, group).build["_target_"] = target
     with pytest.raises(ConfigError) as refused:
         preflight.check(config)
     assert refused.value.key == key

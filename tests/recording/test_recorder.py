@@ -58,7 +58,7 @@ def slow_rows(config: dict, ran: Ran) -> dict[tuple, dict[str, float]]:
     """Every row of step 0 by key: forward by hand, gradients by `torch.autograd.grad`."""
     weights = build.model_of(config, ran.info["data"]["vocab"]).weights()
     batch = ran.built.source.batch(
-        0, config["train"]["batch_size"], 8, config["seed"], config["data"]["pad_share"]
+        0, config.train.batch_size, 8, config.seed, config.data.pad_share
     )
     x, y = map(torch.from_numpy, batch)
     model = ByHand(config, weights)

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from stability.config.knobs import ConfigError
+from stability.config.knobs import ConfigError, Train
 from stability.sweep import lock, pool, resume, worker, worker_process
 from stability.sweep.pool import Pool
 from stub_runs import CONFIG, HERE, Notes, cells, kinds, run, state
@@ -98,7 +98,7 @@ def test_steps_are_reported_and_output_goes_to_the_log(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_stops_runs_politely(tmp_path, number):
-    made = cells(tmp_path, "well", "well", "well", step_s=0.05, train={"steps": 2000})
+    made = cells(tmp_path, "well", "well", "well", step_s=0.05, train=Train(steps=2000))
     stop = threading.Timer(1.0, os.kill, (os.getpid(), number))
     watcher = Notes()
     watcher.report = lambda cell, row: None if stop.ident else stop.start()
@@ -134,7 +134,7 @@ def test_workers_die_with_their_parent(tmp_path):
         "import sys, stub_runs as t\n"
         "from pathlib import Path\n"
         "if __name__ == '__main__':\n"
-        "    made = t.cells(Path(sys.argv[1]), 'well', step_s=0.05, train={'steps': 10**6})\n"
+        "    made = t.cells(Path(sys.argv[1]), 'well', step_s=0.05, train=t.Train(steps=10**6))\n"
         "    t.run(made)\n"
     )
     script = tmp_path / "parent.py"

@@ -1,7 +1,6 @@
 """What is shown of a running sweep is true, also of one that is being stopped."""
 
 import io
-from dataclasses import asdict
 
 import pytest
 from rich.console import Console
@@ -16,8 +15,7 @@ INFO = {"status": "completed", "final_loss": 2.5, "seconds": 3.0}
 
 @pytest.fixture
 def cells(tmp_path):
-    config = asdict(Config())
-    return [Cell(config, {}, f"run{i}", f"seed-{i}", tmp_path / f"run{i}", ()) for i in range(3)]
+    return [Cell(Config(), {}, f"run{i}", f"seed-{i}", tmp_path / f"run{i}", ()) for i in range(3)]
 
 
 @pytest.fixture

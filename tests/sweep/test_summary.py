@@ -8,6 +8,7 @@ import signal
 import pytest
 from rich.console import Console
 
+from stability.config.knobs import Config
 from stability.sweep.grid import Cell
 from stability.sweep.pool import Outcome
 from stability.sweep.summary import NUMBERS, Finished, conclude
@@ -22,7 +23,7 @@ def cells(tmp_path):
     made = []
     for folder in write_sweep(tmp_path / "s", LONG, steps=1):
         label, _, run = folder.name.rpartition("_")
-        made.append(Cell({}, {}, run, label, folder, ()))
+        made.append(Cell(Config(), {}, run, label, folder, ()))
     return made
 
 

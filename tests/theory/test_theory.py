@@ -47,9 +47,9 @@ def ratios(config, seeds, sequences=4):
     sides = [], []
     for seed in range(seeds):
         data = source(config)
-        x_BT, y_BT = data.batch(0, sequences, config["model"]["context"], seed)
+        x_BT, y_BT = data.batch(0, sequences, config.model.context, seed)
         frame = prediction.predict(config, x_BT, y_BT, 256)
-        found = measured({**config, "seed": seed}, x_BT, y_BT)
+        found = measured(config.changed({"seed": seed}), x_BT, y_BT)
         frame.index = frame[["layer", "sublayer", "site", "kind"]].itertuples(
             index=False, name=None
         )
@@ -109,7 +109,7 @@ def test_the_variance_of_single_nets_strays_as_far_as_is_said(norm, sublayers, w
     config = config_of({"model.width": 64, "model.sublayers": sublayers, "depth": 4}, norm=norm)
     x_BT, y_BT = source(config).batch(0, 4, 16, 0)
     frame = prediction.predict(config, x_BT, y_BT, 256).set_index(KEY)
-    ends = [measured({**config, "seed": seed}, x_BT, y_BT) for seed in range(200)]
+    ends = [measured(config.changed({"seed": seed}), x_BT, y_BT) for seed in range(200)]
     for layer in (0, 3):
         key = (layer, "mlp" if sublayers == "attn_mlp" else "linear", "resid_post", "act")
         spread = np.log([end[key] for end in ends]).std()
@@ -154,7 +154,7 @@ def test_what_the_recursion_does_not_cover_is_said():
     with pytest.raises(NoTheory, match="dropout"):
         prediction.predict(config_of({"model.dropout": 0.1}), x_BT, x_BT, 256)
     config = config_of()
-    config["norm_type"]["build"]["_target_"] = "mine.Norm"
+    config.norm_type.build["_target_"] = "mine.Norm"
     with pytest.raises(NoTheory, match=r"mine\.Norm"):
         prediction.predict(config, x_BT, x_BT, 256)
 

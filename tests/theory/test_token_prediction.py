@@ -22,7 +22,7 @@ def compared(config, seeds):
     """Expected over mean measured squares of each item, and the standard error of the latter."""
     found = []
     for seed in range(seeds):
-        own = {**config, "seed": seed}
+        own = config.changed({"seed": seed})
         built = build.build(own)
         x, y = built.source.batch(0, own["train"]["batch_size"], own["model"]["context"], seed)
         taken = probes.Prober(built, "run").take(0, torch.as_tensor(x), torch.as_tensor(y))

@@ -48,7 +48,7 @@ class Taken:
         with torch.no_grad():
             for i, p in enumerate(self.model.parameters()):
                 p.add_(0.1 * draw(i, "shake", p.shape))
-        shape = (0, self.config["train"]["batch_size"], self.config["model"]["context"], 0)
+        shape = (0, self.config.train.batch_size, self.config.model.context, 0)
         self.x, self.y = map(torch.from_numpy, self.built.source.batch(*shape, 0.0))
         self.prober = probes.Prober(self.built, "run")
         self.rows = self.prober.take(0, self.x, self.y)
@@ -388,7 +388,7 @@ def read_by_head(model, x):
 
 
 def fixed_batch(taken):
-    size, time = taken.config["train"]["batch_size"], taken.config["model"]["context"]
+    size, time = taken.config.train.batch_size, taken.config.model.context
     return map(torch.from_numpy, taken.built.source.val_batch(0, size, time, 0.0))
 
 

@@ -109,7 +109,7 @@ def test_n_steps_are_n_updates_and_n_rows(tmp_path):
     steps = ran.steps
     assert steps.step.tolist() == list(range(7))
     assert steps.tokens.tolist() == [t * 4 * 8 for t in range(7)]
-    assert steps.lr.tolist() == [learning_rate(config["train"], t) for t in range(7)]
+    assert steps.lr.tolist() == [learning_rate(config.train, t) for t in range(7)]
     assert steps.val_loss.notna().tolist() == [t % 2 == 0 for t in range(7)]
     assert steps.loss_scale.tolist() == [1.0] * 7
     assert not steps.skipped.any()

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from stability.config import instantiate
-from stability.config.knobs import GROUPS, KNOBS, ConfigError
+from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError
 from stability.config.rules import inert, unknown, validate
 from stability.parts import data
 from stability.parts.placements import norms_used
-
-Config = dict[str, Any]
 
 
 def refuse_sweep(values: Mapping[str, str]) -> None:
@@ -40,23 +38,25 @@ def refuse_sweep(values: Mapping[str, str]) -> None:
             raise ConfigError(key, text, "takes one value: it is no part of a run's identity")
 
 
-def check(configs: Sequence[Config], given: Mapping[str, Any]) -> list[str]:
-    """Check every config by the rules of `config` and against its data; hashes of the data.
+def check(
+    composed: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
+) -> tuple[list[Config], list[str]]:
+    """Check every config by the rules and against its data: typed configs, hashes of the data.
 
     Args:
-        configs: all cells of the grid.
+        composed: all cells of the grid, in plain containers.
         given: keys that the user set, with their values.
 
     Raises:
         ConfigError: for the first thing that is refused.
     """
+    configs = [validate(plain) for plain in composed]
     for config in configs:
-        validate(config)
-        instantiate.refuse_missing(config["allow"])
-        instantiate.allow(*config["allow"])
+        instantiate.refuse_missing(config.allow)
+        instantiate.allow(*config.allow)
     _refuse_inert(configs, given)
     _check_out(configs[0])
-    return [data.source(config).sha256 for config in configs]
+    return configs, [data.source(config).sha256 for config in configs]
 
 
 def _refuse_inert(configs: Sequence[Config], given: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def _refuse_inert(configs: Sequence[Config], given: Mapping[str, Any]) -> None:
     if any(key.partition(".")[0] == "norm_type" for key in given):
         for config, found in zip(configs, reasons, strict=True):
             if not _has_norm(config):
-                found["norm_type"] = f"norm={config['choices']['norm']} has no norm"
+                found["norm_type"] = f"norm={config.choices['norm']} has no norm"
     for key, value in given.items():
         why = [[w for k, w in found.items() if f"{key}.".startswith(f"{k}.")] for found in reasons]
         if all(why):
@@ -76,9 +76,9 @@ def _has_norm(config: Config) -> bool:
 
     What is wrong with that one is said where the model's parts are checked.
     """
-    depth, build = config["depth"], json.dumps(config["norm"]["build"], sort_keys=True)
+    depth, build = config.depth, json.dumps(config.norm.build, sort_keys=True)
     with suppress(Exception):
-        return _asks_for_norm(build, depth, config["model"]["sublayers"])
+        return _asks_for_norm(build, depth, config.model.sublayers)
     return True
 
 
@@ -92,13 +92,13 @@ def _asks_for_norm(build: str, depth: int, sublayers: str) -> bool:
 
 def _check_out(config: Config) -> None:
     """Whether the sweep's folder can be made and written to, without making it."""
-    folder = Path(config["out"]) / (config["name"] or "")
+    folder = Path(config.out) / (config.name or "")
     try:
         while not folder.exists():
             folder = folder.parent
         writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     except (OSError, ValueError) as error:
-        raise ConfigError("out", config["out"], f"cannot be a folder ({error})") from error
+        raise ConfigError("out", config.out, f"cannot be a folder ({error})") from error
     if not writable:
         legal = "is not writable" if folder.is_dir() else "is no folder"
-        raise ConfigError("out", config["out"], f"{folder} {legal}")
+        raise ConfigError("out", config.out, f"{folder} {legal}")

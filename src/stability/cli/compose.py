@@ -4,6 +4,7 @@ Imported by the command and by the jobs of foreign launchers; workers of `procs`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from stability.cli.refusals import one_of
 from stability.config import folders, instantiate
 from stability.config.identity import digest, identity
 from stability.config.knobs import GROUPS, Config, ConfigError
-from stability.config.rules import unknown
+from stability.config.rules import unknown, validate
 from stability.parts import data
 from stability.sweep import worker
 from stability.sweep.lock import Held
@@ -39,11 +40,17 @@ def register(name: str | None, extra: Sequence[Path] = ()) -> None:
         ConfigError: there is no such experiment, or it sets what an experiment must not.
     """
     store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
+    store.store(name="schema", node=_schema())
     if name is not None:
         content = experiment(name, extra)
         if folders.experiments(extra)[name].parent == folders.experiments_dir():
             store.store(name=name, node=content, group="experiments", package="_global_")
+
+
+def _schema() -> type:
+    """Every knob as Hydra's schema: the config without the options, which Hydra itself keeps."""
+    knobs = [(f.name, f.type, f) for f in fields(Config) if f.name != "choices"]
+    return make_dataclass("Schema", knobs)
 
 
 def experiment(name: str, extra: Sequence[Path] = ()) -> Experiment:
@@ -145,12 +152,12 @@ def task(cfg: DictConfig) -> Outcome:
     hydra = HydraConfig.get()
     for folder in trusted(hydra):
         instantiate.trust(folder)
-    config = plain(cfg, hydra.runtime.choices)
-    instantiate.allow(*config["allow"])
+    config = validate(plain(cfg, hydra.runtime.choices))
+    instantiate.allow(*config.allow)
     folder = Path(hydra.runtime.output_dir)
     run = digest(identity(config, data.source(config).sha256))
     if not folder.name.endswith(run):
-        raise ConfigError("name", config["name"], "conf/ or the data changed during the sweep")
+        raise ConfigError("name", config.name, "conf/ or the data changed during the sweep")
     try:
         info = worker.run(config, folder, lambda row: None, worker.Setup().execute)
     except Held as held:

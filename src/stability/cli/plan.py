@@ -76,10 +76,10 @@ class Plan:
         swept = {k: o.get_value_string() for k, o in overrides.items() if o.is_sweep_override()}
         checks.refuse_sweep(swept)
         lines = _product(overrides)
-        configs = [self._compose(x) for x in progress.track(lines, "composing", self._console)]
+        composed = [self._compose(x) for x in progress.track(lines, "composing", self._console)]
         given = self._given(arguments, overrides)
         self._refuse_unheeded(given)
-        hashes = checks.check(configs, given)
+        configs, hashes = checks.check(composed, given)
         return grid.place(grid.cells(configs, lines, hashes, list(swept)))
 
     def _overrides(self, arguments: Sequence[str]) -> dict[str, Override]:
@@ -185,7 +185,7 @@ def _launch(
     cells: Sequence[Cell], launcher: Any, gpus: int, console: Console
 ) -> dict[str, Outcome]:
     jobs = [
-        [*c.overrides, f"name='{c.config['name']}'", f"hydra.sweep.subdir='{c.folder.name}'"]
+        [*c.overrides, f"name='{c.config.name}'", f"hydra.sweep.subdir='{c.folder.name}'"]
         for c in cells
     ]
     if hasattr(launcher, "accept"):
@@ -205,7 +205,7 @@ def _outcome(cell: Cell, result: JobReturn) -> Outcome:
     if result.status == JobStatus.COMPLETED and isinstance(result.return_value, Outcome):
         return result.return_value
     cause = worker.cause(result._return_value)
-    resume.settle(cell.folder, "failed", cause, cell.config["lock_minutes"])
+    resume.settle(cell.folder, "failed", cause, cell.config.lock_minutes)
     if (info := resume.finished(cell.folder, cell.config)) is not None:
         return Outcome("done", info)
     return Outcome("failed", resume.read(cell.folder), cause)

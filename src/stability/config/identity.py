@@ -5,18 +5,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from stability.config.knobs import KNOBS, lookup
+from stability.config.knobs import KNOBS, Config, lookup
 
 
-def identity(config: Mapping[str, Any], data_sha256: str) -> dict[str, Any]:
+def identity(config: Config, data_sha256: str) -> dict[str, Any]:
     """What makes two runs the same run: the config less what only names, places or shows it.
 
     The data count by their content, not by their path.
     """
-    plain: dict[str, Any] = {"choices": dict(config["choices"]), "data_sha256": data_sha256}
+    values = config.plain()
+    plain: dict[str, Any] = {"choices": dict(config.choices), "data_sha256": data_sha256}
     for k in KNOBS.values():
         if k.identity:
-            value = lookup(config, k.key)
+            value = lookup(values, k.key)
             if k.key.endswith(".build"):
                 hidden = {n for n in value if not KNOBS.get(k.key[:-5] + n, k).identity}
                 value = {n: v for n, v in value.items() if n not in hidden}
@@ -44,12 +45,12 @@ def digest(identity: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as one row: ``norm`` is the chosen option, ``norm.label`` what belongs to it.
+def flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A config in plain containers as one row: ``norm`` is the option, ``norm.label`` its label.
 
     Lists become JSON text, so that every value is a scalar.
     """
-    row: dict[str, Any] = dict(config["choices"])
+    row: dict[str, Any] = dict(plain["choices"])
 
     def walk(node: Mapping[str, Any], prefix: str) -> None:
         for name, value in node.items():
@@ -58,5 +59,5 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
             else:
                 row[prefix + name] = json.dumps(value) if isinstance(value, list) else value
 
-    walk({k: v for k, v in config.items() if k not in ("choices", "claim")}, "")
+    walk({k: v for k, v in plain.items() if k not in ("choices", "claim")}, "")
     return row

@@ -5,11 +5,12 @@ the defaults stand here and nowhere else. `stability.config.rules` checks one co
 `stability.config.identity` says what a run is.
 """
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from stability.config.names import KINDS, SITES
 from stability.config.ranges import (
@@ -291,6 +292,50 @@ class Config:
         [], "modules outside this package whose classes a yaml may build", identity=False
     )
     claim: dict[str, Any] = knob({}, "an experiment's claim and criterion", identity=False)
+    choices: dict[str, str] = field(default_factory=dict, metadata={"doc": "option of each group"})
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The config that plain containers hold, e.g. those of a run's ``config.yaml``.
+
+        Raises:
+            ConfigError: a key is unknown or a group of keys is no mapping.
+        """
+        made = _from_plain(cls, plain, "")
+        assert isinstance(made, cls)
+        return made
+
+    def plain(self) -> dict[str, Any]:
+        """The config as plain containers, for yaml and json."""
+        return asdict(self)
+
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """A copy with other values under dotted keys: ``{"train.steps": 3}``."""
+        made = copy.deepcopy(self)
+        for key, value in values.items():
+            *parents, name = key.split(".")
+            node: Any = made
+            for parent in parents:
+                node = getattr(node, parent)
+            if name not in {f.name for f in fields(node)}:
+                raise ConfigError(key, value, "unknown key")
+            setattr(node, name, value)
+        return made
+
+
+def _from_plain(cls: type, plain: object, prefix: str) -> Any:
+    if not isinstance(plain, Mapping):
+        raise ConfigError(prefix.rstrip("."), plain, "must be a group of keys, {key: value}")
+    types = {f.name: f.type for f in fields(cls)}
+    given: dict[str, Any] = {}
+    for name, value in plain.items():
+        if name not in types:
+            raise ConfigError(f"{prefix}{name}", value, "unknown key")
+        inner = types[name]
+        if isinstance(inner, type) and is_dataclass(inner):
+            value = _from_plain(inner, value, f"{prefix}{name}.")
+        given[name] = value
+    return cls(**given)
 
 
 class Knob(NamedTuple):
@@ -310,7 +355,7 @@ def knobs(schema: type = Config, prefix: str = "") -> Iterator[Knob]:
         key = prefix + f.name
         if is_dataclass(f.type) and isinstance(f.type, type):
             yield from knobs(f.type, key + ".")
-        else:
+        elif "legal" in f.metadata:
             default = f.default_factory() if callable(f.default_factory) else f.default
             m = f.metadata
             yield Knob(key, default, m["doc"], m["legal"], m["unit"], m["identity"])
@@ -320,7 +365,7 @@ KNOBS = {k.key: k for k in knobs()}
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
-    """The value under a dotted key of a nested config."""
+    """The value under a dotted key of nested plain containers."""
     value: Any = config
     for part in key.split("."):
         value = value[part]

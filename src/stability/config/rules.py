@@ -11,25 +11,27 @@ LARGEST = 2**63 - 1
 """Largest whole number that tables and tensors hold."""
 
 
-def validate(config: Mapping[str, Any]) -> None:
-    """Check one composed and resolved config (plain containers) against every rule.
+def validate(plain: Mapping[str, Any]) -> Config:
+    """The typed config of plain containers, composed and resolved, checked against every rule.
 
     Whatever needs the data, a class or a device is checked where that is built.
 
     Raises:
         ConfigError: for the first key that is unknown, out of range or at odds with another.
     """
-    _refuse_unknown(config, Config, "")
+    _refuse_unknown(plain, Config, "")
     for k in KNOBS.values():
-        value = lookup(config, k.key)
+        value = lookup(plain, k.key)
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ConfigError(k.key, value, "must fit into 64 bits")
         if not k.legal.test(value):
             raise ConfigError(k.key, value, f"must be {k.legal.text}")
     for group in GROUPS[:3] + GROUPS[4:]:
-        if "_target_" not in config[group]["build"]:
-            raise ConfigError(f"{group}.build", config[group]["build"], "needs a _target_")
+        if "_target_" not in plain[group]["build"]:
+            raise ConfigError(f"{group}.build", plain[group]["build"], "needs a _target_")
+    config = Config.from_plain(plain)
     _check_pairs(config)
+    return config
 
 
 def unknown(key: str, value: object) -> ConfigError:
@@ -54,39 +56,39 @@ def _refuse_unknown(config: Mapping[str, Any], schema: type, prefix: str) -> Non
             _refuse_unknown(value, inner, f"{prefix}{name}.")
 
 
-def _check_pairs(config: Mapping[str, Any]) -> None:
-    model, train = config["model"], config["train"]
-    if model["sublayers"] == "attn_mlp":
-        width, heads = model["width"], model["heads"]
+def _check_pairs(config: Config) -> None:
+    model, train = config.model, config.train
+    if model.sublayers == "attn_mlp":
+        width, heads = model.width, model.heads
         if width % heads:
             raise ConfigError("model.heads", heads, f"must divide model.width={width}")
-        if model["position"] == "rope" and (width // heads) % 2:
+        if model.position == "rope" and (width // heads) % 2:
             raise ConfigError(
                 "model.position", "rope", f"needs an even head width, not {width // heads}"
             )
-    elif model["position"] == "rope":
+    elif model.position == "rope":
         raise ConfigError("model.position", "rope", "needs model.sublayers=attn_mlp")
-    if round(model["mlp_ratio"] * model["width"]) < 1:
-        raise ConfigError("model.mlp_ratio", model["mlp_ratio"], "gives an MLP without units")
-    if train["warmup_steps"] > train["steps"]:
+    if round(model.mlp_ratio * model.width) < 1:
+        raise ConfigError("model.mlp_ratio", model.mlp_ratio, "gives an MLP without units")
+    if train.warmup_steps > train.steps:
         raise ConfigError(
-            "train.warmup_steps", train["warmup_steps"], f"must be <= train.steps={train['steps']}"
+            "train.warmup_steps", train.warmup_steps, f"must be <= train.steps={train.steps}"
         )
-    if train["accumulate"] > train["batch_size"]:
+    if train.accumulate > train.batch_size:
         raise ConfigError(
             "train.accumulate",
-            train["accumulate"],
-            f"must be <= train.batch_size={train['batch_size']}",
+            train.accumulate,
+            f"must be <= train.batch_size={train.batch_size}",
         )
-    if config["compile"] and config["checkpointing"]:
+    if config.compile and config.checkpointing:
         raise ConfigError("checkpointing", True, "a compiled block plans its own recomputation")
-    if config["compile"] and train["batch_size"] % train["accumulate"]:
+    if config.compile and train.batch_size % train.accumulate:
         raise ConfigError(
             "train.accumulate",
-            train["accumulate"],
-            f"must divide train.batch_size={train['batch_size']} with compile=true",
+            train.accumulate,
+            f"must divide train.batch_size={train.batch_size} with compile=true",
         )
-    if config["device"] == "mps" and config["dtype"] == "fp64":
+    if config.device == "mps" and config.dtype == "fp64":
         raise ConfigError("dtype", "fp64", "MPS has no fp64; use fp32, bf16 or fp16")
 
 
@@ -99,7 +101,7 @@ OF_UPDATES = (
 """Keys without effect where there is no update, and so a single step."""
 
 
-def inert(config: Mapping[str, Any]) -> dict[str, str]:
+def inert(config: Config) -> dict[str, str]:
     """Keys that have no effect in this config, each with the reason.
 
     A key that a user sets and that is inert in every run of a sweep is refused.
@@ -107,36 +109,36 @@ def inert(config: Mapping[str, Any]) -> dict[str, str]:
     return {**_inert_in_the_model(config), **_inert_in_training(config)}
 
 
-def _inert_in_the_model(config: Mapping[str, Any]) -> dict[str, str]:
-    model, found = config["model"], {}
+def _inert_in_the_model(config: Config) -> dict[str, str]:
+    model, found = config.model, {}
     for key in ("norm_type.eps", "init.std", "data.path", "data.val_path", "data.vocab"):
         group, name = key.split(".")
-        if name not in config[group]["build"]:
-            found[key] = f"{group}={config['choices'][group]} has no {name}"
-    if model["sublayers"] != "attn_mlp":
+        if name not in getattr(config, group).build:
+            found[key] = f"{group}={config.choices[group]} has no {name}"
+    if model.sublayers != "attn_mlp":
         for name in ("heads", "causal", "attention"):
-            found[f"model.{name}"] = f"model.sublayers={model['sublayers']} has no attention"
-    if model["sublayers"] == "linear":
+            found[f"model.{name}"] = f"model.sublayers={model.sublayers} has no attention"
+    if model.sublayers == "linear":
         for name in ("mlp_ratio", "activation"):
             found[f"model.{name}"] = "model.sublayers=linear has no MLP"
     return found
 
 
-def _inert_in_training(config: Mapping[str, Any]) -> dict[str, str]:
-    train, found = config["train"], {}
-    if train["optimizer"] == "sgd":
+def _inert_in_training(config: Config) -> dict[str, str]:
+    train, found = config.train, {}
+    if train.optimizer == "sgd":
         for name in ("betas", "eps"):
             found[f"train.{name}"] = "train.optimizer=sgd has no moments"
-    if train["weight_decay"] == 0 or train["optimizer"] != "adamw":
+    if train.weight_decay == 0 or train.optimizer != "adamw":
         found["train.independent_weight_decay"] = "it needs adamw and a train.weight_decay > 0"
-    if config["dtype"] not in ("bf16", "fp16"):
-        found["train.state_dtype"] = f"dtype={config['dtype']} has parameters in at least fp32"
-    if config["on_nonfinite"] != "stop":
-        found["record.ring"] = f"on_nonfinite={config['on_nonfinite']} does not stop at a bad step"
-    if config["record"]["every"] == 1:
+    if config.dtype not in ("bf16", "fp16"):
+        found["train.state_dtype"] = f"dtype={config.dtype} has parameters in at least fp32"
+    if config.on_nonfinite != "stop":
+        found["record.ring"] = f"on_nonfinite={config.on_nonfinite} does not stop at a bad step"
+    if config.record.every == 1:
         found["record.ring"] = "record.every=1 records every step at full detail"
-    if train["steps"] == 0:
+    if train.steps == 0:
         found |= dict.fromkeys(OF_UPDATES, "train.steps=0 is one pass without an update")
-    if config["dtype"] == "fp64":
+    if config.dtype == "fp64":
         found["tf32"] = "dtype=fp64 has no fp32 products"
     return found

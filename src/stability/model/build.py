@@ -1,13 +1,12 @@
 """Config -> data, model, optimizer: the one place that knows which key builds what."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from stability.config import instantiate
-from stability.config.knobs import ConfigError
+from stability.config.knobs import Config, ConfigError
 from stability.model.gpt import GPT, Parts, initialise
 from stability.model.optim import Optimizer
 from stability.parts.batches import Source
@@ -21,7 +20,7 @@ from stability.recording.recorder import Recorder
 class Built(NamedTuple):
     """Everything a run works with."""
 
-    config: Mapping[str, Any]
+    config: Config
     source: Source
     device: torch.device
     precision: Precision
@@ -31,13 +30,13 @@ class Built(NamedTuple):
     recorder: Recorder
 
 
-def device_of(config: Mapping[str, Any]) -> torch.device:
+def device_of(config: Config) -> torch.device:
     """The device that ``device`` names.
 
     Raises:
         ConfigError: there is no such device here.
     """
-    name = config["device"]
+    name = config.device
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -53,51 +52,45 @@ def device_of(config: Mapping[str, Any]) -> torch.device:
     return device
 
 
-def parts_of(config: Mapping[str, Any]) -> Parts:
+def parts_of(config: Config) -> Parts:
     """Makers of the config's placements and norms.
 
     Raises:
         ConfigError: an option's class refuses its arguments or is none of the expected kind.
     """
-    width, bias = config["model"]["width"], config["model"]["bias"]
+    width, bias = config.model.width, config.model.bias
 
     def placement(layer: int, sublayer: str) -> Placement:
-        made = instantiate.build(
-            config["norm"]["build"], "norm.build", config["depth"], layer, sublayer
-        )
+        made = instantiate.build(config.norm.build, "norm.build", config.depth, layer, sublayer)
         return _kind(made, Placement, "norm.build", config)
 
     def norm() -> nn.Module:
-        made = instantiate.build(config["norm_type"]["build"], "norm_type.build", width, bias)
+        made = instantiate.build(config.norm_type.build, "norm_type.build", width, bias)
         return _kind(made, nn.Module, "norm_type.build", config)
 
     return Parts(placement, norm)
 
 
-def init_of(config: Mapping[str, Any]) -> Init:
+def init_of(config: Config) -> Init:
     """The config's init."""
-    return _kind(
-        instantiate.build(config["init"]["build"], "init.build"), Init, "init.build", config
-    )
+    return _kind(instantiate.build(config.init.build, "init.build"), Init, "init.build", config)
 
 
-def _kind(made: Any, base: type, key: str, config: Mapping[str, Any]) -> Any:
+def _kind(made: Any, base: type, key: str, config: Config) -> Any:
     if not isinstance(made, base):
         group = key.removesuffix(".build")
-        target = config[group]["build"]["_target_"]
+        target = getattr(config, group).build["_target_"]
         raise ConfigError(f"{key}._target_", target, f"must build a {base.__name__}")
     return made
 
 
-def model_of(config: Mapping[str, Any], vocab: int) -> GPT:
+def model_of(config: Config, vocab: int) -> GPT:
     """The config's GPT, initialised in fp32 or wider on the CPU, cast to the parameters' dtype."""
-    precision = PRECISIONS[config["dtype"]]
+    precision = PRECISIONS[config.dtype]
     with torch.device("cpu"):
-        model = GPT(
-            config["model"], config["depth"], vocab, parts_of(config), config["checkpointing"]
-        )
+        model = GPT(config.model, config.depth, vocab, parts_of(config), config.checkpointing)
     model = _cast(model, precision.param)
-    initialise(model, init_of(config), config["seed"], config["init"]["embed_std"])
+    initialise(model, init_of(config), config.seed, config.init.embed_std)
     return model
 
 
@@ -111,7 +104,7 @@ def _cast(model: GPT, dtype: torch.dtype) -> GPT:
     return model
 
 
-def build(config: Mapping[str, Any]) -> Built:
+def build(config: Config) -> Built:
     """Build all of a run.
 
     Raises:
@@ -119,31 +112,31 @@ def build(config: Mapping[str, Any]) -> Built:
     """
     device, found = device_of(config), source(config)
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = config["tf32"]
-        torch.backends.cudnn.allow_tf32 = config["tf32"]
+        torch.backends.cuda.matmul.allow_tf32 = config.tf32
+        torch.backends.cudnn.allow_tf32 = config.tf32
     model = model_of(config, vocabulary(config, found)).to(device)
-    if config["compile"]:
+    if config.compile:
         compile_blocks(model)
     return Built(
         config=config,
         source=found,
         device=device,
-        precision=PRECISIONS[config["dtype"]],
+        precision=PRECISIONS[config.dtype],
         model=model,
-        optimizer=Optimizer(list(model.weights().values()), config["train"]),
-        loss_scale=LossScale(config["loss_scale"], device),
+        optimizer=Optimizer(list(model.weights().values()), config.train),
+        loss_scale=LossScale(config.loss_scale, device),
         recorder=recorder_of(config, model),
     )
 
 
-def recorder_of(config: Mapping[str, Any], model: GPT, all_kinds: bool = False) -> Recorder:
+def recorder_of(config: Config, model: GPT, all_kinds: bool = False) -> Recorder:
     """A recorder at the model's sites: what the config records, or everything."""
-    train, record = config["train"], config["record"]
-    tokens = train["batch_size"] // train["accumulate"] * config["model"]["context"]
-    compiled = tokens if config["compile"] else None
+    train, record = config.train, config.record
+    tokens = train.batch_size // train.accumulate * config.model.context
+    compiled = tokens if config.compile else None
     if all_kinds:
         return Recorder(model.sites(), model.weights(), compiled_tokens=compiled)
-    chosen = record["kinds"], record["sites"]
+    chosen = record.kinds, record.sites
     return Recorder(model.sites(), model.weights(), *chosen, compiled_tokens=compiled)
 
 

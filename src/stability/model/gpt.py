@@ -8,13 +8,14 @@ placement or dtype.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from stability.config.knobs import Model
 from stability.config.names import EMBED_LAYER, Key
 from stability.model.sublayers import BRANCHES, Attention, Linear
 from stability.parts.inits import Init, Weight
@@ -131,17 +132,17 @@ class GPT(nn.Module):
 
     def __init__(
         self,
-        shape: Mapping[str, Any],
+        shape: Model,
         depth: int,
         vocab: int,
         parts: Parts,
         checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        width, context, dropout = shape["width"], shape["context"], shape["dropout"]
-        names = SUBLAYERS[shape["sublayers"]]
+        width, context, dropout = shape.width, shape.context, shape.dropout
+        names = SUBLAYERS[shape.sublayers]
         self.depth, self.checkpointing = depth, checkpointing
-        self.embed = Embedding(vocab, width, context, shape["position"] == "learned", dropout)
+        self.embed = Embedding(vocab, width, context, shape.position == "learned", dropout)
 
         def block(layer: int) -> Block:
             return Block(
@@ -150,7 +151,7 @@ class GPT(nn.Module):
 
         self.blocks: list[Block] = nn.ModuleList(map(block, range(depth)))  # type: ignore[assignment]
         final = parts.placement(depth - 1, names[-1]).final_norm
-        unembed = None if shape["tie_embeddings"] else Linear(width, vocab, bias=False)
+        unembed = None if shape.tie_embeddings else Linear(width, vocab, bias=False)
         self.head = Head(parts.norm() if final else None, unembed)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:

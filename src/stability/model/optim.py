@@ -7,28 +7,30 @@ write-back rounds. There is no fp32 master copy: what the rounding drops is lost
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from stability.config.knobs import Train
+
 LOW = (torch.float16, torch.bfloat16)
 
 
-def learning_rate(train: Mapping[str, Any], step: int) -> float:
+def learning_rate(train: Train, step: int) -> float:
     """Learning rate of the update that step makes.
 
     Warm-up: lr (t + 1) / warmup_steps for t < warmup_steps. Then constant, or with
     p = (t - warmup) / (steps - warmup): linear lr (1 - p), cosine lr (1 + cos(pi p)) / 2.
     """
-    lr, warmup = float(train["lr"]), train["warmup_steps"]
+    lr, warmup = float(train.lr), train.warmup_steps
     if step < warmup:
         return lr * (step + 1) / warmup
-    p = (step - warmup) / max(train["steps"] - warmup, 1)
-    if train["schedule"] == "linear":
+    p = (step - warmup) / max(train.steps - warmup, 1)
+    if train.schedule == "linear":
         return lr * (1 - p)
-    if train["schedule"] == "cosine":
+    if train.schedule == "cosine":
         return lr * 0.5 * (1 + math.cos(math.pi * p))
     return lr
 
@@ -41,10 +43,10 @@ class Optimizer:
         train: the ``train`` node of a config.
     """
 
-    def __init__(self, params: Sequence[nn.Parameter], train: Mapping[str, Any]) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], train: Train) -> None:
         self.params: list[Tensor] = list(params)
         self.train = train
-        self.lifted = train["state_dtype"] == "fp32" and any(p.dtype in LOW for p in self.params)
+        self.lifted = train.state_dtype == "fp32" and any(p.dtype in LOW for p in self.params)
         # A lifted tensor is loaded from its rounded parameter before each step: it carries the
         # arithmetic, not a memory of what rounding dropped.
         self.lifted_params = [p.detach().float() for p in params] if self.lifted else self.params
@@ -56,9 +58,9 @@ class Optimizer:
 
     def _rule(self) -> torch.optim.Optimizer:
         train = self.train
-        decay = train["weight_decay"]
-        if train["independent_weight_decay"]:
-            decay = decay / train["lr"] if train["lr"] else 0.0
+        decay = train.weight_decay
+        if train.independent_weight_decay:
+            decay = decay / train.lr if train.lr else 0.0
         matrices = [p for p in self.lifted_params if p.ndim >= 2]
         vectors = [p for p in self.lifted_params if p.ndim < 2]
         groups: list[dict[str, Any]] = [
@@ -66,11 +68,11 @@ class Optimizer:
             {"params": vectors, "weight_decay": 0.0},
         ]
         groups = [g for g in groups if g["params"]]
-        if train["optimizer"] == "sgd":
-            return torch.optim.SGD(groups, lr=train["lr"], fused=self.fused)
-        rule = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[train["optimizer"]]
-        betas = (train["betas"][0], train["betas"][1])
-        return rule(groups, lr=train["lr"], betas=betas, eps=train["eps"], fused=self.fused)
+        if train.optimizer == "sgd":
+            return torch.optim.SGD(groups, lr=train.lr, fused=self.fused)
+        rule = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[train.optimizer]
+        betas = (train.betas[0], train.betas[1])
+        return rule(groups, lr=train.lr, betas=betas, eps=train.eps, fused=self.fused)
 
     @torch.no_grad()
     def gradients(self, loss_scale: Tensor) -> list[Tensor]:
@@ -118,14 +120,14 @@ class Optimizer:
 
     def _asked(self, lifted: Tensor, old: Tensor, group: dict[str, Any]) -> Tensor:
         lr, decay = group["lr"], group["weight_decay"]
-        if self.train["optimizer"] == "sgd":
+        if self.train.optimizer == "sgd":
             return -lr * (_gradient(lifted).double() + decay * old)
         state = self.inner.state[lifted]
         beta1, beta2 = group["betas"]
         count = state["step"].double()
         m = state["exp_avg"].double() / (1 - beta1**count)
         v = state["exp_avg_sq"].double() / (1 - beta2**count)
-        decayed = decay * old if self.train["optimizer"] == "adamw" else 0.0
+        decayed = decay * old if self.train.optimizer == "adamw" else 0.0
         return -lr * (m / (v.sqrt() + group["eps"]) + decayed)
 
     def zero_grad(self) -> None:

@@ -7,14 +7,13 @@ refusals of the key that names it and not the ends of runs.
 import itertools
 import math
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from stability.config.instantiate import blaming
-from stability.config.knobs import ConfigError
+from stability.config.knobs import Config, ConfigError
 from stability.model.build import device_of, init_of, parts_of
 from stability.model.gpt import SUBLAYERS
 from stability.model.sublayers import BRANCHES
@@ -25,35 +24,35 @@ from stability.parts.precision import PRECISIONS
 Branches = dict[str, nn.Module]
 
 
-def check(config: Mapping[str, Any]) -> None:
+def check(config: Config) -> None:
     """Refuse what cannot be built, without building the whole model.
 
     Raises:
         ConfigError: the size, a class, its arguments or the device is refused.
     """
     with torch.device("meta"):
-        names = SUBLAYERS[config["model"]["sublayers"]]
-        branches = {name: BRANCHES[name](config["model"]) for name in names}
+        names = SUBLAYERS[config.model.sublayers]
+        branches = {name: BRANCHES[name](config.model) for name in names}
     _refuse_too_large(config, branches)
     _try_parts(config, branches)
     _try_init(config, branches)
     device = device_of(config)
-    if config["tf32"] and device.type != "cuda":
+    if config.tf32 and device.type != "cuda":
         raise ConfigError("tf32", True, f"has no effect: the device is {device.type}, not cuda")
 
 
-def _refuse_too_large(config: Mapping[str, Any], branches: Branches) -> None:
+def _refuse_too_large(config: Config, branches: Branches) -> None:
     """Refuse weights that alone take more than the memory in which they are made, in fp32 or wider.
 
     The first key whose own part does not fit is named: the width, by the matrices of one block.
     """
-    shape, depth = config["model"], config["depth"]
+    shape, depth = config.model, config.depth
     block = sum(p.numel() for branch in branches.values() for p in branch.parameters())
-    each = max(PRECISIONS[config["dtype"]].param.itemsize, 4)
+    each = max(PRECISIONS[config.dtype].param.itemsize, 4)
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = {"model.width": (shape["width"], block), "depth": (depth, depth * block)}
-    if shape["vocab"] != "auto":
-        found["model.vocab"] = shape["vocab"], shape["vocab"] * shape["width"]
+    found = {"model.width": (shape.width, block), "depth": (depth, depth * block)}
+    if shape.vocab != "auto":
+        found["model.vocab"] = shape.vocab, shape.vocab * shape.width
     for key, (value, entries) in found.items():
         if entries * each > room:
             takes, has = (f"{size / 1e9:,.0f} GB" for size in (entries * each, room))
@@ -61,23 +60,23 @@ def _refuse_too_large(config: Mapping[str, Any], branches: Branches) -> None:
             raise ConfigError(key, value, f"{what} would take {takes}; this machine has {has}")
 
 
-def _try_parts(config: Mapping[str, Any], branches: Branches) -> None:
+def _try_parts(config: Config, branches: Branches) -> None:
     """The placements of the first and the last block, their equations, and a norm."""
     parts = parts_of(config)
-    target = config["norm"]["build"]["_target_"]
-    for layer, sublayer in itertools.product((0, config["depth"] - 1), branches):
+    target = config.norm.build["_target_"]
+    for layer, sublayer in itertools.product((0, config.depth - 1), branches):
         placement = parts.placement(layer, sublayer)
         with blaming("norm.build._target_", target, "its equation cannot be read"):
             norms_used(placement)
     if type(parts.norm()).forward is nn.Module.forward:
-        target = config["norm_type"]["build"]["_target_"]
+        target = config.norm_type.build["_target_"]
         raise ConfigError("norm_type.build._target_", target, "has no forward")
 
 
-def _try_init(config: Mapping[str, Any], branches: Branches) -> None:
+def _try_init(config: Config, branches: Branches) -> None:
     """The std of every matrix of the first block, and the placement's factor on it."""
-    init, depth = init_of(config), config["depth"]
-    targets = [config[group]["build"]["_target_"] for group in ("init", "norm")]
+    init, depth = init_of(config), config.depth
+    targets = [group.build["_target_"] for group in (config.init, config.norm)]
     for sublayer, branch in branches.items():
         placement = parts_of(config).placement(0, sublayer)
         matrices = [(n, p.shape) for n, p in branch.named_parameters() if p.ndim == 2]

@@ -4,15 +4,15 @@ Weights carry the names that the tables use (``q k v attn_out mlp_in mlp_gate ml
 each a matrix of its own. Nothing here is initialised: `stability.model.gpt.initialise` does that.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from stability.config.knobs import Model
 from stability.parts.norms import widen
 from stability.recording.sites import ScoresSite
 
@@ -46,16 +46,16 @@ class Attention(nn.Module):
         shape: the ``model`` node of a config.
     """
 
-    def __init__(self, shape: Mapping[str, Any]) -> None:
+    def __init__(self, shape: Model) -> None:
         super().__init__()
-        width, bias = shape["width"], shape["bias"]
-        self.heads, self.causal, self.dropout = shape["heads"], shape["causal"], shape["dropout"]
-        self.rope = shape["position"] == "rope"
-        self.plain = shape["attention"] == "plain"
+        width, bias = shape.width, shape.bias
+        self.heads, self.causal, self.dropout = shape.heads, shape.causal, shape.dropout
+        self.rope = shape.position == "rope"
+        self.plain = shape.attention == "plain"
         self.q = Linear(width, width, bias)
         self.k = Linear(width, width, bias)
         self.v = Linear(width, width, bias)
-        self.scores = ScoresSite(self.causal, shape["context"])
+        self.scores = ScoresSite(self.causal, shape.context)
         self.attn_out = Linear(width, width, bias)
 
     def _split(self, x_BTD: Tensor) -> Tensor:
@@ -89,11 +89,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class MLP(nn.Module):
     """W2 phi(W1 x); with swiglu W2 (silu(Wg x) * W1 x), arXiv:2002.05202, same hidden width."""
 
-    def __init__(self, shape: Mapping[str, Any]) -> None:
+    def __init__(self, shape: Model) -> None:
         super().__init__()
-        width, bias, activation = shape["width"], shape["bias"], shape["activation"]
-        hidden = round(shape["mlp_ratio"] * width)
-        self.dropout = shape["dropout"]
+        width, bias, activation = shape.width, shape.bias, shape.activation
+        hidden = round(shape.mlp_ratio * width)
+        self.dropout = shape.dropout
         self.phi = ACTIVATIONS[activation]
         self.mlp_in = Linear(width, hidden, bias)
         self.mlp_gate = Linear(width, hidden, bias) if activation == "swiglu" else None
@@ -111,10 +111,10 @@ class MLP(nn.Module):
 class LinearBranch(nn.Module):
     """W x per token: the sublayer that derivations on paper assume."""
 
-    def __init__(self, shape: Mapping[str, Any]) -> None:
+    def __init__(self, shape: Model) -> None:
         super().__init__()
-        self.dropout = shape["dropout"]
-        self.linear = Linear(shape["width"], shape["width"], shape["bias"])
+        self.dropout = shape.dropout
+        self.linear = Linear(shape.width, shape.width, shape.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return F.dropout(self.linear(x_BTD), self.dropout, self.training)

@@ -7,15 +7,13 @@ yaml in ``data/``.
 import json
 import pydoc_data.topics
 from bisect import bisect
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stability.config import instantiate
-from stability.config.knobs import ConfigError
+from stability.config.knobs import Config, ConfigError
 from stability.parts.batches import Source, Tokens_N
 
 
@@ -168,22 +166,22 @@ def _cached(build: str, stamps: tuple[tuple[int, int], ...]) -> Source:
     return made
 
 
-def source(config: Mapping[str, Any]) -> Source:
+def source(config: Config) -> Source:
     """The source that a config names, checked against the model's shape.
 
     Raises:
         ConfigError: the file is missing, empty, damaged, too short, or beyond the vocabulary.
     """
-    node = config["data"]["build"]
+    node = config.data.build
     files = [Path(v).expanduser() for k, v in sorted(node.items()) if k.endswith("path") and v]
     stamps = tuple((f.stat().st_mtime_ns, f.stat().st_size) for f in files if f.is_file())
     found = _cached(json.dumps(node, sort_keys=True), stamps)
-    context = config["model"]["context"]
+    context = config.model.context
     for split, tokens in (("training", found.train), ("validation", found.val)):
         if len(tokens) <= context:
             legal = f"must be < {len(tokens)}, the number of {split} tokens"
             raise ConfigError("model.context", context, legal)
-    vocab = config["model"]["vocab"]
+    vocab = config.model.vocab
     if vocab != "auto" and vocab < found.vocab:
         raise ConfigError(
             "model.vocab", vocab, f"must be auto or >= {found.vocab}, the data's symbols"
@@ -191,7 +189,7 @@ def source(config: Mapping[str, Any]) -> Source:
     return found
 
 
-def vocabulary(config: Mapping[str, Any], found: Source) -> int:
+def vocabulary(config: Config, found: Source) -> int:
     """Rows of the embedding: ``model.vocab``, or as many as the data has symbols."""
-    vocab = config["model"]["vocab"]
+    vocab = config.model.vocab
     return found.vocab if vocab == "auto" else int(vocab)

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from stability.config.identity import digest, flatten, identity
-from stability.config.knobs import ConfigError
+from stability.config.knobs import Config, ConfigError
 from stability.sweep import resume
 
 NAME_LENGTH = 100
 """Characters that the name of a run's folder may have, on every file system."""
-
-Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,17 +63,22 @@ def cells(
     for config, line, sha256 in zip(configs, overrides, hashes, strict=True):
         what = identity(config, sha256)
         made.setdefault(digest(what), (config, what, tuple(line)))
-    rows = {run: flatten(config) for run, (config, _, _) in made.items()}
+    rows = {run: flatten(config.plain()) for run, (config, _, _) in made.items()}
     varying = [key for key in swept if len({_text(row[key]) for row in rows.values()}) > 1]
     names = {key: _short(key, varying) for key in varying}
     found = []
     for run, (config, what, line) in made.items():
         label = "_".join(f"{names[k]}-{_text(rows[run][k])}" for k in varying)
         label = label[: NAME_LENGTH - len(run) - 1].rstrip("-._")
-        sweep = Path(config["out"]) / config["name"]
-        folder = sweep / (f"{label}_{run}" if label else run)
+        folder = sweep_folder(config) / (f"{label}_{run}" if label else run)
         found.append(Cell(config, what, run, label, folder, line))
     return found
+
+
+def sweep_folder(config: Config) -> Path:
+    """Where the runs of a named sweep lie."""
+    assert config.name is not None
+    return Path(config.out) / config.name
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
@@ -105,7 +108,7 @@ def place(cells: Sequence[Cell]) -> list[Cell]:
             resume.refuse_other(cell.identity, cell.config, cell.folder)
         elif cell.label in others:
             resume.refuse_other(cell.identity, cell.config, others[cell.label])
-        resume.refuse_links(cell.folder, cell.config["name"])
+        resume.refuse_links(cell.folder, cell.config.name)
         placed.append(cell)
     return placed
 
@@ -116,16 +119,16 @@ def make_folder(config: Config) -> None:
     Raises:
         ConfigError: it cannot be made.
     """
-    folder = Path(config["out"]) / config["name"]
+    folder = sweep_folder(config)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("out", config["out"], f"cannot be written to ({error})") from error
+        raise ConfigError("out", config.out, f"cannot be written to ({error})") from error
 
 
 def waiting(cells: Sequence[Cell]) -> list[Cell]:
     """The cells with something left to do: those of this shard that are not finished."""
-    shard = cells[0].config["shard"]
+    shard = cells[0].config.shard
     if shard is not None:
         i, n = map(int, shard.split("/"))
         cells = cells[i - 1 :: n]

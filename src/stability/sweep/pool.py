@@ -9,13 +9,14 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
+from stability.config.knobs import Config
 from stability.sweep import resume, worker
 from stability.sweep.grid import Cell
 from stability.sweep.worker_process import NO_PROCESS, Seat
@@ -56,12 +57,10 @@ class Pool:
             the first failure).
     """
 
-    def __init__(
-        self, setups: Sequence[worker.Setup], watcher: Watcher, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, setups: Sequence[worker.Setup], watcher: Watcher, config: Config) -> None:
         self._seats = [Seat(setup) for setup in setups]
         self._watcher = watcher
-        self._isolate, self._fail_fast = config["isolate"], config["fail_fast"]
+        self._isolate, self._fail_fast = config.isolate, config.fail_fast
         self._stopping = False
         self.signals: list[int] = []
         """Signals that asked the sweep to stop."""
@@ -130,7 +129,7 @@ class Pool:
         else:
             seat.dismiss()
             kind = "interrupted" if self._stopping else "failed"
-            resume.settle(cell.folder, kind, value, cell.config["lock_minutes"])
+            resume.settle(cell.folder, kind, value, cell.config.lock_minutes)
             outcome = Outcome(kind, resume.read(cell.folder), value)
         if self._isolate:
             seat.dismiss()
@@ -172,9 +171,9 @@ def cores() -> int:
 def setups(cells: Sequence[Cell], trusted: Sequence[Path], gpus: int) -> list[worker.Setup]:
     """One setup for each worker that may live at a time: one per GPU, or one per core / threads."""
     config = cells[0].config
-    wanted, device = config["n_jobs"], config["device"]
+    wanted, device = config.n_jobs, config.device
     names = gpu_names(gpus) if device in ("auto", "cuda") else []
-    threads = max(cell.config["threads"] for cell in cells)
+    threads = max(cell.config.threads for cell in cells)
     fitting = len(names) or (max(1, cores() // threads) if device in ("auto", "cpu") else 1)
     number = min(fitting if wanted == "auto" else wanted, len(cells))
     own = [names[i % len(names)] if names else None for i in range(number)]

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stability import shell
+from stability.config.knobs import Config
 from stability.sweep.grid import Cell
 from stability.sweep.pool import Outcome
 
@@ -104,7 +105,7 @@ class Display:
         """A run has begun."""
         self._live[cell.run] = self._progress.add_task(
             escape(cell.title[:WIDEST]),
-            total=max(1, cell.config["train"]["steps"]),
+            total=max(1, cell.config.train.steps),
             note="starting",
         )
 
@@ -142,12 +143,12 @@ class Display:
         self._progress.update(self._sweep, completed=done, description=self._counted(), note=note)
 
 
-def cost(config: Mapping[str, Any]) -> float:
+def cost(config: Config) -> float:
     """Work of a run, to weigh runs by: about 12 d^2 L multiplications a token, and the head's."""
-    model, train = config["model"], config["train"]
-    width = model["width"]
-    per_token = 12 * width**2 * config["depth"] + width * 256
-    return float((train["steps"] + 1) * train["batch_size"] * model["context"] * per_token)
+    model, train = config.model, config.train
+    width = model.width
+    per_token = 12 * width**2 * config.depth + width * 256
+    return float((train.steps + 1) * train.batch_size * model.context * per_token)
 
 
 def numbers(row: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from stability.config.knobs import ConfigError
+from stability.config.knobs import Config, ConfigError
 from stability.results import atomic, integrity
 from stability.results import parquet as tables
 from stability.results.schema import CHECKPOINT_FILE, CONFIG_FILE, RUN_FILE, TABLES
@@ -37,7 +37,7 @@ def read(folder: Path) -> Info | None:
     return info if types == [str, dict, int] else None
 
 
-def finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
+def finished(folder: Path, config: Config) -> Info | None:
     """A run's account, where nothing is left to do: it diverged, or made all steps now asked for.
 
     One whose tables are torn has to be made again.
@@ -45,7 +45,7 @@ def finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
     info = read(folder)
     if info is None or integrity.is_torn(folder):
         return None
-    done = info["status"] == "completed" and info["steps_done"] >= config["train"]["steps"]
+    done = info["status"] == "completed" and info["steps_done"] >= config.train.steps
     return info if done or info["status"] == "diverged" else None
 
 
@@ -82,7 +82,7 @@ def existing(sweep: Path) -> dict[str, tuple[str, Path]]:
     return found
 
 
-def refuse_other(identity: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> None:
+def refuse_other(identity: Mapping[str, Any], config: Config, folder: Path) -> None:
     """Refuse a folder that holds a run other than the one asked for.
 
     Raises:
@@ -94,11 +94,9 @@ def refuse_other(identity: Mapping[str, Any], config: Mapping[str, Any], folder:
     there = info["identity"]
     asked = json.loads(json.dumps(identity))
     if there != asked:
-        raise ConfigError(
-            "name", config["name"], f"{folder} holds another run: {_list(there, asked)}"
-        )
-    now = config["train"]["steps"]
-    if config["train"]["schedule"] != "constant" and (before := _steps(folder)) not in (None, now):
+        raise ConfigError("name", config.name, f"{folder} holds another run: {_list(there, asked)}")
+    now = config.train.steps
+    if config.train.schedule != "constant" and (before := _steps(folder)) not in (None, now):
         legal = f"{folder} ran with {before}, and train.schedule depends on it: give another name"
         raise ConfigError("train.steps", now, legal)
 

@@ -49,7 +49,7 @@ def announce(cells: Sequence[Cell], waiting: Sequence[Cell], console: Console) -
     begun = [info["status"] for info in infos if info is not None]
     parts = [f"{len(cells)} run{'s' * (len(cells) != 1)}"]
     if done := len(cells) - len(waiting):
-        shard = cells[0].config["shard"]
+        shard = cells[0].config.shard
         parts.append(f"{done} done already" if shard is None else f"{done} done or of other shards")
     if begun:
         parts.append(f"{len(begun)} to continue ({begun.count('failed')} had failed)")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stability.config import instantiate
-from stability.config.knobs import ConfigError
+from stability.config.knobs import Config, ConfigError
 from stability.results.schema import LOG_FILE
 from stability.sweep import lock, resume
 
@@ -32,7 +32,6 @@ decides."""
 GRACE = 20.0
 """Seconds that a run has for its checkpoint after it was asked to stop."""
 
-Config = dict[str, Any]
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -54,7 +53,7 @@ def run(config: Config, folder: Path, report: Report, execute: str) -> dict[str,
     Raises:
         lock.Held: another process has claimed it.
     """
-    with lock.claim(folder, config["lock_minutes"]), _signals() as stop:
+    with lock.claim(folder, config.lock_minutes), _signals() as stop:
         if (info := resume.finished(folder, config)) is not None:
             return info
         resume.drop_damage(folder)
@@ -96,11 +95,11 @@ def check(configs: Sequence[Config]) -> int:
     from stability.model import preflight
 
     for config in configs:
-        instantiate.allow(*config["allow"])
+        instantiate.allow(*config.allow)
         try:
             preflight.check(config)
         except (RuntimeError, MemoryError, OverflowError) as error:
-            model = config["choices"]["model"]
+            model = config.choices["model"]
             raise ConfigError("model", model, f"cannot be built here ({error})") from error
     return torch.cuda.device_count()
 

@@ -46,12 +46,12 @@ def examine(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
             process.start()
     except NO_PROCESS as error:
         legal = f"no process can be started ({worker.cause(error)})"
-        raise ConfigError("n_jobs", configs[0]["n_jobs"], legal) from error
+        raise ConfigError("n_jobs", configs[0].n_jobs, legal) from error
     try:
         gpus, refusal = near.recv()
     except EOFError:
         process.join()
-        gpus, refusal = 0, ("model", configs[0]["choices"]["model"], last_words(process.exitcode))
+        gpus, refusal = 0, ("model", configs[0].choices["model"], last_words(process.exitcode))
     process.join()
     if refusal is not None:
         raise ConfigError(*refusal)

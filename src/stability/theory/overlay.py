@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from stability.config.knobs import ConfigError
+from stability.config.knobs import Config, ConfigError
 from stability.results import atomic
 from stability.results.index import LOADER
 from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
 from stability.theory import token_prediction
 from stability.theory.covariance import NoTheory
 from stability.theory.prediction import predict
-from stability.theory.recursion import Config, Tokens
+from stability.theory.recursion import Tokens
 from stability.theory.workers import crew
 
 VERSION = 6
@@ -43,10 +43,10 @@ class Start:
     def key(self, table: str) -> str:
         """Digest of all that a table's theory depends on: runs with one key have one theory."""
         groups = ("norm", "norm_type", "init")
-        parts = [VERSION, self.vocab, self.config["depth"], dict(self.config["model"])]
-        parts += [self.config[g]["build"] for g in groups] + [self.config["init"]["embed_std"]]
+        parts = [VERSION, self.vocab, self.config.depth, asdict(self.config.model)]
+        parts += [getattr(self.config, g).build for g in groups] + [self.config.init.embed_std]
         if table == "probes":
-            parts += [table, self.config["train"]["accumulate"], self.config["seed"]]
+            parts += [table, self.config.train.accumulate, self.config.seed]
         digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8)
         digest.update(self.x_BT.tobytes() + self.y_BT.tobytes())
         return digest.hexdigest()
@@ -59,8 +59,8 @@ def start(run: Path) -> Start:
         NoTheory: a file is missing or is not what a run of ours leaves.
     """
     try:
-        config = yaml.load((run / CONFIG_FILE).read_text(), LOADER)
-        vocab = config["model"]["vocab"]
+        config = Config.from_plain(yaml.load((run / CONFIG_FILE).read_text(), LOADER))
+        vocab = config.model.vocab
         if vocab == "auto":
             vocab = json.loads((run / RUN_FILE).read_text())["data"]["vocab"]
         with (run / BATCH_FILE).open("rb") as file, np.load(file) as batch:
@@ -68,7 +68,7 @@ def start(run: Path) -> Start:
         return Start(config, x_BT, y_BT, vocab)
     except FileNotFoundError as error:
         raise NoTheory(f"no {Path(error.filename).name}") from error
-    except (KeyError, TypeError) as error:
+    except (ConfigError, KeyError, TypeError) as error:
         raise NoTheory("its model is not the GPT of this package") from error
     except (OSError, EOFError, ValueError, BadZipFile, yaml.YAMLError) as error:
         raise NoTheory(f"its files cannot be read ({type(error).__name__})") from error

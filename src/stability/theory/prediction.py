@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from stability.config.knobs import Config
 from stability.theory import kernels
 from stability.theory.covariance import Cov
 from stability.theory.kernels import Matrix
-from stability.theory.recursion import MOST_TOKENS, Batch, Config, Net, Site, Tokens, groups
+from stability.theory.recursion import MOST_TOKENS, Batch, Net, Site, Tokens, groups
 
 PAIRED_TOKENS = 256
 """Tokens of a batch whose sequences run together through attention."""
@@ -42,7 +43,7 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
     """
     net = Net(config, vocab)
     joint = net.norm.args[0].joint
-    found = groups(x_BT, y_BT, config["model"]["causal"], joint)
+    found = groups(x_BT, y_BT, config.model.causal, joint)
     runs = [net.run(batch, seed) for seed, batch in enumerate(found)]
     together = _together(net, runs[0], x_BT, y_BT) if not joint else runs[0]
     rows: list[dict[str, Any]] = []
@@ -61,7 +62,7 @@ def _together(net: Net, alone: list[Site], x_BT: Tokens, y_BT: Tokens) -> list[S
     most = PAIRED_TOKENS if "attn" in net.names else MOST_TOKENS
     if len(x_BT) == 1 or not known or x_BT.size > most:
         return alone
-    return net.run(groups(x_BT, y_BT, net.model["causal"], joint=True)[0], seed=0)
+    return net.run(groups(x_BT, y_BT, net.model.causal, joint=True)[0], seed=0)
 
 
 def _spread(x: Cov, tokens: int) -> float:

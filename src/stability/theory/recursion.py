@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stability.config import instantiate
+from stability.config.knobs import Config
 from stability.config.names import EMBED_LAYER
 from stability.parts.inits import Weight
 from stability.parts.placements import Norms
@@ -22,8 +23,6 @@ from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
 from stability.theory.kernels import Matrix
 
 Tokens = NDArray[np.int64]
-Config = Mapping[str, Any]
-
 SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
 ROLES = {
     "attn": ("q", "k", "v", "attn_out"),
@@ -64,14 +63,14 @@ class Net:
     """The stack of one config, as maps of covariances."""
 
     def __init__(self, config: Config, vocab: int) -> None:
-        self.config, self.model, self.vocab = config, config["model"], vocab
-        if self.model["dropout"] > 0:
+        self.config, self.model, self.vocab = config, config.model, vocab
+        if self.model.dropout > 0:
             raise NoTheory("model.dropout > 0")
-        self.depth, self.width = config["depth"], config["model"]["width"]
-        self.hidden = round(self.model["mlp_ratio"] * self.width)
-        self.names = SUBLAYERS[self.model["sublayers"]]
-        self.init = instantiate.build(config["init"]["build"], "init")
-        self.norm = partial(normed, _kernel(config["norm_type"]["build"], self.width))
+        self.depth, self.width = config.depth, config.model.width
+        self.hidden = round(self.model.mlp_ratio * self.width)
+        self.names = SUBLAYERS[self.model.sublayers]
+        self.init = instantiate.build(config.init.build, "init")
+        self.norm = partial(normed, _kernel(config.norm_type.build, self.width))
 
     def gains(self, sublayer: str, layer: int, placement: Any) -> dict[str, float]:
         """fan_in * std^2 of each weight of a sublayer."""
@@ -93,11 +92,11 @@ class Net:
         if sublayer == "linear":
             return partial(linear, gains["linear"])
         if sublayer == "mlp":
-            return partial(mlp, self.model["activation"], gains)
+            return partial(mlp, self.model.activation, gains)
         offset = None
-        if self.model["position"] == "rope":
+        if self.model.position == "rope":
             offset = np.subtract.outer(batch.position, batch.position).astype(float)
-        head = self.width // self.model["heads"]
+        head = self.width // self.model.heads
         heads = _heads(len(batch.token)) // (1 if offset is None else 2)  # complex ones cost twice
         return Attention(gains, head, batch.mask, offset, heads)
 
@@ -115,9 +114,9 @@ class Net:
 
     def _embed(self, tape: Tape, batch: Batch) -> Cov:
         same = np.equal.outer(batch.token, batch.token).astype(float)
-        if self.model["position"] == "learned":
+        if self.model.position == "learned":
             same += np.equal.outer(batch.position, batch.position)
-        x = Cov(tape, self.config["init"]["embed_std"] ** 2 * same, np.ones(len(same)))
+        x = Cov(tape, self.config.init.embed_std**2 * same, np.ones(len(same)))
         x.strays = gaussian(x)
         return x
 
@@ -141,7 +140,7 @@ class Net:
         return add("resid_post", placement(add("resid_pre", x), branch, norms))
 
     def placement(self, layer: int, sublayer: str) -> Any:
-        node = self.config["norm"]["build"]
+        node = self.config.norm.build
         return instantiate.build(node, "norm", self.depth, layer, sublayer)
 
     def _head(self, x: Cov, batch: Batch, sites: list[Site]) -> None:
@@ -156,8 +155,8 @@ class Net:
             x = self.norm(x)
         top, x = x, 1.0 * x
         sites.append(Site(self.depth, "head", "branch_in", self.width, x))
-        if self.model["tie_embeddings"]:
-            std = self.config["init"]["embed_std"]
+        if self.model.tie_embeddings:
+            std = self.config.init.embed_std
             own = self.width * std**2 * x.kept
         else:
             std = self.std("head", self.width, self.vocab, self.depth)

@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from stability.config.knobs import Config
 from stability.config.token_positions import groups as token_groups
 from stability.config.token_positions import positions
 from stability.theory.branches import Attention, hidden
 from stability.theory.covariance import Cov
 from stability.theory.kernels import Matrix
-from stability.theory.recursion import Batch, Config, Net, Site, Tokens, groups
+from stability.theory.recursion import Batch, Net, Site, Tokens, groups
 
 MOST_TOKENS = 256
 """Tokens that run together: the cost grows with the third power."""
@@ -52,14 +53,14 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
         Rows (layer, sublayer, probe, item, value), value being the root of the expected square
         where the probe gives a norm, and ``saturated`` as there.
     """
-    parts = config["train"]["accumulate"]
+    parts = config.train.accumulate
     x_BT, y_BT = np.array_split(x_BT, parts)[0], np.array_split(y_BT, parts)[0]
     B, T = x_BT.shape
     size = min(B, max(1, MOST_TOKENS // T))
-    (batch,) = groups(x_BT[:size], y_BT[:size], config["model"]["causal"], joint=True)
+    (batch,) = groups(x_BT[:size], y_BT[:size], config.model.causal, joint=True)
     batch = replace(batch, counted=max(int((y_BT >= 0).sum()), 1))
     net = Net(config, vocab)
-    sites = {site.key: site for site in net.run(batch, config["seed"])}
+    sites = {site.key: site for site in net.run(batch, config.seed)}
     rows = [
         (layer, sublayer, str(t), np.diagonal(site.x.G)[t::T].mean(), site.saturated)
         for (layer, sublayer, name), site in sites.items()
@@ -98,7 +99,7 @@ def _flows(net: Net, layer: int, sublayer: str, batch: Batch, x: Cov, G: Matrix)
         read, back = attention.inside(x.C, x.tape.rng)
         into = {name: Flow(x.C, d, to, d) for name, to in back(G).items()}
         return into | {"attn_out": Flow(read, d, G, d)}
-    read, slopes = hidden(net.model["activation"], gains, x.C)
+    read, slopes = hidden(net.model.activation, gains, x.C)
     m = net.hidden
     spread = gains["mlp_out"] * d / m  # of W2 on the way back: d outputs meet in each of m features
     into = {name: Flow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}

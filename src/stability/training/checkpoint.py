@@ -34,8 +34,8 @@ def start(built: Built) -> State:
     parameters = list(model.weights().values())
     fresh = built._replace(
         model=model,
-        optimizer=Optimizer(parameters, built.config["train"]),
-        loss_scale=LossScale(built.config["loss_scale"], built.device),
+        optimizer=Optimizer(parameters, built.config.train),
+        loss_scale=LossScale(built.config.loss_scale, built.device),
     )
     return pack(fresh, 0, "")
 

@@ -48,8 +48,8 @@ def nowhere(patient: Patient, step: int) -> dict[str, Any]:
 
 def records_all(built: Built) -> bool:
     """Whether the run records every kind at every site, so that a row shows what comes first."""
-    record = built.config["record"]
-    return set(record["kinds"]) >= set(KINDS) and set(record["sites"]) >= set(SITES)
+    record = built.config.record
+    return set(record.kinds) >= set(KINDS) and set(record.sites) >= set(SITES)
 
 
 def of_step(patient: Patient, step: int, scale: Tensor) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def of_end(patient: Patient) -> dict[str, Any]:
         return _of_update(patient, last - 1)
     model.eval()
     scale = patient.built.loss_scale.scale.clone()
-    for index in range(patient.passes.train["eval_batches"]):
+    for index in range(patient.passes.train.eval_batches):
         batch = patient.passes.val_batch(index)
         if found := first_bad(_examine(patient, last, scale, batch, update=False)):
             _keep(patient, last, *batch)
@@ -147,9 +147,9 @@ def _keep(patient: Patient, step: int, x_BT: Tensor, y_BT: Tensor) -> None:
 def _append(patient: Patient, step: int, rows: Rows) -> None:
     """Write the rows of a step that it has not written before."""
     if patient.journal.is_recorded(step):
-        record = patient.built.config["record"]
+        record = patient.built.config.record
         pairs = zip(rows["kind"], rows["site"], strict=True)
-        new = [k not in record["kinds"] or _elsewhere(k, s, record["sites"]) for k, s in pairs]
+        new = [k not in record.kinds or _elsewhere(k, s, record.sites) for k, s in pairs]
         rows = {
             name: column[new] if isinstance(column, np.ndarray) else list(compress(column, new))
             for name, column in rows.items()

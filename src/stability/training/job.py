@@ -4,7 +4,7 @@ import json
 import logging
 import platform
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import yaml
 
 from stability.config import instantiate
 from stability.config.identity import digest, identity
+from stability.config.knobs import Config
 from stability.model.build import Built, build
 from stability.parts.batches import Source
 from stability.parts.data import source
@@ -29,7 +30,7 @@ log = logging.getLogger("stability")
 
 
 def execute(
-    config: Mapping[str, Any],
+    config: Config,
     folder: Path,
     report: Report = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
@@ -48,15 +49,15 @@ def execute(
     Raises:
         Exception: whatever ended the run early; run.json then says ``failed`` and why.
     """
-    instantiate.allow(*config["allow"])
-    torch.set_num_threads(config["threads"])
+    instantiate.allow(*config.allow)
+    torch.set_num_threads(config.threads)
     folder.mkdir(parents=True, exist_ok=True)
     with logging_to(folder / schema.LOG_FILE):
         found = source(config)
         state = announce(config, found, folder)
         write_json(folder / schema.RUN_FILE, state)
         try:
-            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+            text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
             write_text(folder / schema.CONFIG_FILE, text)
             built = build(config)
             state |= describe(built)
@@ -78,18 +79,18 @@ def _train(
     config = built.config
     x, y = built.source.batch(
         0,
-        config["train"]["batch_size"],
-        config["model"]["context"],
-        config["seed"],
-        config["data"]["pad_share"],
+        config.train.batch_size,
+        config.model.context,
+        config.seed,
+        config.data.pad_share,
     )
     np.savez(folder / schema.BATCH_FILE, x=x, y=y)
     metadata = {
-        "stability.config": json.dumps(config),
+        "stability.config": json.dumps(config.plain()),
         "stability.run": run,
         "stability.format": str(schema.FORMAT),
     }
-    names = ["layers", "steps", *(["probes"] if config["record"]["probes"] else [])]
+    names = ["layers", "steps", *(["probes"] if config.record.probes else [])]
     writers = {name: Writer(folder, name, metadata) for name in names}
     trainer = Trainer(built, run, folder, writers, report, stop)
     try:
@@ -101,7 +102,7 @@ def _train(
             writer.close()
 
 
-def announce(config: Mapping[str, Any], found: Source, folder: Path) -> dict[str, Any]:
+def announce(config: Config, found: Source, folder: Path) -> dict[str, Any]:
     """What run.json says before anything is built."""
     what = identity(config, found.sha256)
     return {
@@ -133,7 +134,7 @@ def describe(built: Built) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in built.model.parameters()),
         "device": device_name(built.device),
         "finfo": {
-            "dtype": built.config["dtype"],
+            "dtype": built.config.dtype,
             "max": limits.max,
             "tiny": limits.tiny,
             "eps": limits.eps,

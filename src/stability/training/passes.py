@@ -1,12 +1,12 @@
 """A run's batches on their way through its model: forward, backward, and to validate."""
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stability.config.knobs import Config
 from stability.model.build import Built
 from stability.model.gpt import GPT, IGNORED, loss_sum
 from stability.model.optim import total_norm
@@ -15,7 +15,7 @@ from stability.recording.recorder import Recorder
 
 
 def forward_backward(
-    config: Mapping[str, Any],
+    config: Config,
     model: GPT,
     x_BT: Tensor,
     y_BT: Tensor,
@@ -28,12 +28,12 @@ def forward_backward(
     The gradients carry the loss scale; the loss that is returned, in nats per token, does not. The
     recorder is told after each part.
     """
-    precision = PRECISIONS[config["dtype"]]
-    if config["model"]["dropout"] > 0:
+    precision = PRECISIONS[config.dtype]
+    if config.model.dropout > 0:
         # A seed for each step: a resumed or repeated step drops what it dropped the first time.
-        torch.manual_seed(config["seed"] * 1_000_003 + step)
+        torch.manual_seed(config.seed * 1_000_003 + step)
     tokens = (y_BT != IGNORED).sum()
-    parts = config["train"]["accumulate"]
+    parts = config.train.accumulate
     dtype = torch.promote_types(precision.param, torch.float32)
     total = torch.zeros((), device=x_BT.device, dtype=dtype)
     for x, y in zip(x_BT.tensor_split(parts), y_BT.tensor_split(parts), strict=True):
@@ -54,25 +54,25 @@ class Passes:
     """
 
     def __init__(self, built: Built) -> None:
-        self.built, self.train = built, built.config["train"]
+        self.built, self.train = built, built.config.train
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """The step's batch, on the device."""
         config = self.built.config
         x, y = self.built.source.batch(
             step,
-            self.train["batch_size"],
-            config["model"]["context"],
-            config["seed"],
-            config["data"]["pad_share"],
+            self.train.batch_size,
+            config.model.context,
+            config.seed,
+            config.data.pad_share,
         )
         return self._to_device(x), self._to_device(y)
 
     def val_batch(self, index: int) -> tuple[Tensor, Tensor]:
         """One of the fixed validation batches."""
         config = self.built.config
-        size, time = self.train["batch_size"], config["model"]["context"]
-        x, y = self.built.source.val_batch(index, size, time, config["data"]["pad_share"])
+        size, time = self.train.batch_size, config.model.context
+        x, y = self.built.source.val_batch(index, size, time, config.data.pad_share)
         return self._to_device(x), self._to_device(y)
 
     def _to_device(self, array: Any) -> Tensor:
@@ -94,10 +94,10 @@ class Passes:
         """Mean loss in nats per token over ``train.eval_batches`` fixed batches."""
         built, config = self.built, self.built.config
         # A compiled block would need a third form without gradients: these few passes run eagerly.
-        eager = torch.compiler.set_stance("force_eager") if config["compile"] else nullcontext()
+        eager = torch.compiler.set_stance("force_eager") if config.compile else nullcontext()
         built.model.eval()
         total, count = 0.0, 0
-        for index in range(self.train["eval_batches"]):
+        for index in range(self.train.eval_batches):
             x_BT, y_BT = self.val_batch(index)
             with eager, built.precision.context(built.device):
                 loss = loss_sum(built.model(x_BT), y_BT)
@@ -108,7 +108,7 @@ class Passes:
 
     def clip(self, grads: list[Tensor], norm: Tensor) -> Tensor:
         """Scale the gradients down to ``train.clip``; the factor that did it."""
-        limit = self.train["clip"]
+        limit = self.train.clip
         if limit == 0:
             return torch.ones_like(norm)
         factor = (limit / (norm + 1e-12)).clamp(max=1.0)

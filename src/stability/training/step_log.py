@@ -66,16 +66,16 @@ class Journal:
     ) -> None:
         self.run, self.writers, self.report = run, writers, report
         self.layers = writers["layers"]
-        self.train, self.record = built.config["train"], built.config["record"]
-        self.tokens = self.train["batch_size"] * built.config["model"]["context"]
-        self.updates = self.train["steps"]
+        self.train, self.record = built.config.train, built.config.record
+        self.tokens = self.train.batch_size * built.config.model.context
+        self.updates = self.train.steps
         self.recent: deque[tuple[float, float]] = deque(maxlen=SPIKE_WINDOW)
-        self.ring: deque[tuple[int, Taken]] = deque(maxlen=self.record["ring"])
+        self.ring: deque[tuple[int, Taken]] = deque(maxlen=self.record.ring)
         self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
 
     def is_recorded(self, step: int) -> bool:
         """Whether the step's rows go to disk even if nothing goes wrong."""
-        return step % self.record["every"] == 0 or step == max(self.updates - 1, 0)
+        return step % self.record.every == 0 or step == max(self.updates - 1, 0)
 
     def watches(self, step: int) -> bool:
         """Whether the step is recorded, be it only for the ring."""
@@ -85,7 +85,7 @@ class Journal:
         """Drop the rows that a run which goes on at this step will write again."""
         # A step that was recorded only because it was the last is no longer the last.
         for name, table in self.writers.items():
-            table.keep(range(0, first, 1 if name == "steps" else self.record["every"]))
+            table.keep(range(0, first, 1 if name == "steps" else self.record.every))
 
     def flush(self) -> None:
         """Bring every row to disk."""
@@ -95,7 +95,7 @@ class Journal:
 
     def is_due(self, done: int) -> bool:
         """Whether rows have waited long enough."""
-        return done % self.record["flush_every"] == 0 or time.monotonic() > self.flush_by
+        return done % self.record.flush_every == 0 or time.monotonic() > self.flush_by
 
     def write(self, step: Step, numbers: Numbers) -> None:
         """Write the step's row and, if it is their turn, those of its layers; else they wait."""

@@ -73,10 +73,10 @@ class Trainer:
         self.built, self.run_hash, self.stop = built, run, stop
         self.folder = folder
         self.passes, self.journal = Passes(built), Journal(built, run, writers, report)
-        self.prober = Prober(built, run) if built.config["record"]["probes"] else None
-        self.train = built.config["train"]
-        self.policy = built.config["on_nonfinite"]
-        self.updates = self.train["steps"]
+        self.prober = Prober(built, run) if built.config.record.probes else None
+        self.train = built.config.train
+        self.policy = built.config.on_nonfinite
+        self.updates = self.train.steps
         self.first = 0
         self.diverged = torch.tensor(False, device=built.device)
         self.pending: deque[Step] = deque()
@@ -146,7 +146,7 @@ class Trainer:
         return True
 
     def _keep_safe(self, done: int) -> None:
-        every = self.train["checkpoint_every"]
+        every = self.train.checkpoint_every
         if every and done % every == 0 and done < self.updates:
             if self._settle(0):
                 self._save(done)
@@ -156,7 +156,7 @@ class Trainer:
     def _step(self, step: int, x_BT: Tensor, y_BT: Tensor) -> Step:
         built, began = self.built, time.perf_counter()
         recorder = built.recorder if self.journal.watches(step) else None
-        every = self.train["eval_every"]
+        every = self.train.eval_every
         val_loss = self.passes.validate() if every and step % every == 0 else None
         scale = built.loss_scale.scale.clone()
         if recorder:
@@ -275,7 +275,7 @@ class Trainer:
                     outcome.first_bad = outcome.first_bad or found
                     outcome.text += f", nor is {divergence.spell(found)}"
         if outcome.status != "interrupted":
-            if outcome.status == "completed" and self.train["keep_checkpoint"]:
+            if outcome.status == "completed" and self.train.keep_checkpoint:
                 self._save(self.updates)
             else:
                 (self.folder / CHECKPOINT_FILE).unlink(missing_ok=True)

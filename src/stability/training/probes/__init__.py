@@ -71,7 +71,7 @@ class Prober:
     def __init__(self, built: Built, run: str) -> None:
         self.run = run
         names = [m.name for m in pkgutil.iter_modules(__path__)]
-        asked = built.config["record"]["probes"]
+        asked = built.config.record.probes
         self.probes = {n: import_module(f"{__name__}.{n}") for n in names if n in asked}
         self.look = Look(built)
 

@@ -57,12 +57,12 @@ class Look:
         self.built, self.config = built, built.config
         self.vocab = built.model.embed.wte.shape[0]
         dtype = torch.promote_types(built.precision.param, torch.float32)
-        model = GPT(self.config["model"], self.config["depth"], self.vocab, parts_of(self.config))
+        model = GPT(self.config.model, self.config.depth, self.vocab, parts_of(self.config))
         self.model = model.to(built.device, dtype)
 
     def turn_to(self, x_BT: Tensor, y_BT: Tensor) -> None:
         """Look at another step."""
-        parts = self.config["train"]["accumulate"]
+        parts = self.config.train.accumulate
         self.x_BT, self.y_BT = x_BT.tensor_split(parts)[0], y_BT.tensor_split(parts)[0]
         self.forget()
 
@@ -140,8 +140,8 @@ class Look:
     def fixed(self) -> tuple[Tensor, Tensor]:
         """The first validation batch: the same at every step of every run on these data."""
         config = self.config
-        size, time = config["train"]["batch_size"], config["model"]["context"]
-        x, y = self.built.source.val_batch(0, size, time, config["data"]["pad_share"])
+        size, time = config.train.batch_size, config.model.context
+        x, y = self.built.source.val_batch(0, size, time, config.data.pad_share)
         device = self.built.device
         return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
 
