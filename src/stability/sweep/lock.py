@@ -1,149 +1,219 @@
-"""A run is claimed by a file, so that two commands on one sweep folder never run the same run.
+"""A lock file in a run's folder, so that two commands never execute the same run.
 
-The file is made with O_EXCL and names host, process and a token; its time of change is the owner's
-heartbeat. A claim is stale when its process on this host is dead, when the heart has not beaten
-for ``lock_minutes``, or when after seconds it still names nobody: its maker died while it wrote.
-(A hard link to a written file would be whole from the start, but not every file system has those.)
-Ages are differences between times that the file system itself gave, so that clocks of two machines
-need not agree.
+The file is made with O_EXCL and names its owner, who renews its time of change as a heartbeat.
+A lock is stale, and another command may take it over, when its owner is a dead process of this
+host, when there was no heartbeat for ``lock_minutes``, or when it has named no owner for seconds:
+the owner died while it wrote the file. Ages compare times that the file system itself gave, so
+clocks of two machines need not agree. Host names must differ between machines.
+
+Why not ``filelock.SoftFileLease`` (tried with 4.3.1): it holds an empty lock file forever. It takes
+over by RENAME_EXCHANGE, which NFS refuses, so a dead owner there is never replaced. A silent owner
+falls only after the contender has watched it for the whole lease, and commands with different
+``lock_minutes`` refuse each other.
 """
 
 import json
-import math
 import os
 import secrets
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 LOCK_FILE = "run.lock"
-WRITTEN = 5.0
-"""Seconds that writing a claim, or looking at one, may take before its maker counts as dead."""
+WRITE_TIMEOUT = 5.0
+"""Seconds after which a lock file that names no owner is stale."""
+GUARD_TIMEOUT = 60.0
+"""Seconds after which the guard of a take-over is stale."""
+HEARTBEAT = 30.0
+"""Seconds between heartbeats, at most."""
 LOST = 75
-"""Exit code of a process whose claim was taken over (EX_TEMPFAIL): it must not write any more."""
+"""Exit code of a process that lost its lock and must not write any more (EX_TEMPFAIL)."""
 
 
 class Held(Exception):
-    """Somebody else has claimed the run."""
+    """Another process holds the run's lock."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that a lock file names."""
+
+    host: str
+    pid_namespace: str | None
+    """The kernel's name of the namespace that `pid` counts in: containers may share a host name."""
+    pid: int
+    start_tick: str | None
+    """Ticks from boot to the start of the process: a later one with this pid has another."""
+    token: str
+    """Random: two locks of one process differ."""
+
+    def is_dead(self) -> bool:
+        """Whether this process of this host has ended; False where that cannot be told."""
+        if (self.host, self.pid_namespace) != (socket.gethostname(), _pid_namespace()):
+            return False
+        now = _start_tick(self.pid)
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass  # a process of another user
+        return None not in (now, self.start_tick) and now != self.start_tick
+
+
+def this_process() -> Owner:
+    """A new owner for a lock that this process takes."""
+    pid = os.getpid()
+    host, token = socket.gethostname(), secrets.token_hex(8)
+    return Owner(host, _pid_namespace(), pid, _start_tick(pid), token)
 
 
 @contextmanager
 def claim(folder: Path, minutes: float) -> Iterator[None]:
-    """Own a run's folder while the block runs.
+    """Hold the lock of a run's folder while the block runs.
+
+    A process that loses its lock meanwhile ends at once, with exit code `LOST`.
 
     Args:
         folder: made if it does not exist.
-        minutes: silence after which another claim counts as abandoned.
+        minutes: time without a heartbeat after which another owner counts as gone.
 
     Raises:
-        Held: a living owner has it.
+        Held: another owner has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK_FILE
-    mine = _take(path, minutes)
+    content = _acquire(path, minutes)
     released = threading.Event()
-    beat = threading.Thread(target=_beat, args=(path, mine, minutes, released), daemon=True)
-    beat.start()
+    heartbeat = threading.Thread(
+        target=_keep_alive, args=(path, content, 60 * minutes, released), daemon=True
+    )
+    heartbeat.start()
     try:
         yield
     finally:
         released.set()
-        beat.join()
-        if _read(path) == mine:
-            path.unlink(missing_ok=True)
+        heartbeat.join()
+        with suppress(OSError):
+            if path.read_bytes() == content:
+                path.unlink()
 
 
-def _take(path: Path, minutes: float) -> dict[str, Any]:
-    mine = {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "born": _born(os.getpid()),
-        "token": secrets.token_hex(8),
-    }
+def _acquire(path: Path, minutes: float) -> bytes:
+    """Make the lock file; returns its content."""
+    content = json.dumps(asdict(this_process())).encode()
     for _ in range(2):
-        with suppress(FileExistsError):
-            _write(path, mine)
-            return mine
-        _clear_if_stale(path, minutes)
-    raise Held(_describe(_read(path)))
+        if _create(path, content):
+            return content
+        _remove_if_stale(path, 60 * minutes)
+    raise _held(path)
 
 
-def _write(path: Path, mine: dict[str, Any]) -> None:
-    """Make the claim, which must not be there; a full disk leaves none behind."""
-    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+def _create(path: Path, content: bytes) -> bool:
+    """Make a file, unless it exists already; a full disk leaves none behind."""
     try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(mine, file)
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+    return True
 
 
-def _clear_if_stale(path: Path, minutes: float) -> None:
-    """Remove an abandoned claim. Only one process at a time looks, so that no fresh one is hit."""
-    guard = path.with_name(path.name + ".check")
-    try:
-        os.close(os.open(guard, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    except FileExistsError:
-        with suppress(FileNotFoundError):  # its maker looks just now, or died while it looked
-            if time.time() - guard.stat().st_mtime > min(60 * minutes, 12 * WRITTEN):
+def _remove_if_stale(path: Path, silence: float) -> None:
+    """Remove a stale lock.
+
+    A second file guards this: one process at a time judges and removes, so that none removes a lock
+    that was made after its judgement.
+
+    Raises:
+        Held: the lock is not stale, cannot be read, or another process is judging it.
+    """
+    guard = path.with_name(f"{path.name}.check")
+    if not _create(guard, b""):
+        with suppress(FileNotFoundError):
+            if _age(guard) > min(silence, GUARD_TIMEOUT):
                 guard.unlink()
-        raise Held(_describe(_read(path))) from None
+        raise _held(path)
     try:
-        owner, age = _read(path), guard.stat().st_mtime - path.stat().st_mtime
-        patience = min(60 * minutes, math.inf if owner else WRITTEN)
-        if age <= patience and not _is_dead(owner):
-            raise Held(_describe(owner))
+        owner = _parse(path.read_bytes())
+        patience = silence if owner else min(silence, WRITE_TIMEOUT)
+        if _age(path) <= patience and not (owner and owner.is_dead()):
+            raise _held(path)
         path.unlink()
     except FileNotFoundError:
         pass  # released in the meantime
+    except OSError as error:  # the disk's failure: it says nothing of the owner
+        raise _held(path) from error
     finally:
         guard.unlink(missing_ok=True)
 
 
-def _beat(path: Path, mine: dict[str, Any], minutes: float, released: threading.Event) -> None:
-    while not released.wait(min(30.0, 60 * minutes / 4)):
-        if _read(path) != mine:
-            os._exit(LOST)
-        with suppress(FileNotFoundError):
+def _keep_alive(path: Path, content: bytes, silence: float, released: threading.Event) -> None:
+    """Renew the lock until it is released; end the process when the lock is lost."""
+    interval = min(HEARTBEAT, silence / 4)
+    last = time.monotonic()
+    while not released.wait(interval):
+        try:
+            if path.read_bytes() != content:
+                os._exit(LOST)
             os.utime(path)
+        except FileNotFoundError:
+            os._exit(LOST)
+        except OSError:  # the disk may recover, but not later than others call this owner silent
+            if time.monotonic() - last > silence - interval:
+                os._exit(LOST)
+        else:
+            last = time.monotonic()
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The owner; nothing where its file is gone, not written yet or of somebody else's making."""
+def _age(path: Path) -> float:
+    """Seconds since a file's time of change, both by the clock of its file system."""
+    with tempfile.TemporaryFile(dir=path.parent) as probe:
+        return os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime
+
+
+def _parse(content: bytes) -> Owner | None:
+    """The owner; None where the content is torn or not a lock's."""
     try:
-        owner = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    whole = isinstance(owner, dict) and {"host", "pid", "born", "token"} <= owner.keys()
-    return owner if whole and isinstance(owner["pid"], int) else {}
-
-
-def _is_dead(owner: dict[str, Any]) -> bool:
-    """Whether the owner is a process of this host that no longer lives."""
-    if not owner or owner["host"] != socket.gethostname():
-        return False
-    try:
-        os.kill(owner["pid"], 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        return False
-    return bool(_born(owner["pid"]) != owner["born"])
-
-
-def _born(pid: int) -> str | None:
-    """When the process started, in ticks since boot: tells a process from a later namesake."""
-    try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # no such process, or a system without /proc
+        owner = Owner(**json.loads(content))
+    except (ValueError, TypeError):
         return None
-    return None if state == "Z" else rest[18]
+    return owner if isinstance(owner.pid, int) else None
 
 
-def _describe(owner: dict[str, Any]) -> str:
-    return f"runs in process {owner['pid']} on {owner['host']}" if owner else "runs elsewhere"
+def _held(path: Path) -> Held:
+    try:
+        owner = _parse(path.read_bytes())
+    except OSError:
+        owner = None
+    return Held(f"runs in process {owner.pid} on {owner.host}" if owner else "runs elsewhere")
+
+
+def _pid_namespace() -> str | None:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # a system without /proc
+        return None
+
+
+def _start_tick(pid: int) -> str | None:
+    """When a process started; None where /proc does not tell."""
+    try:
+        if str(Path("/proc/self").readlink()) != str(os.getpid()):
+            return (
+                None  # this /proc belongs to another namespace, where a pid means another process
+            )
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return "ended" if state == "Z" else rest[18]
