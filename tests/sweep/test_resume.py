@@ -1,5 +1,6 @@
-"""A run that was stopped, killed or made longer leaves what an undisturbed one would have left."""
+"""A run that was stopped, killed or made longer leaves what an undisturbed run leaves."""
 
+import errno
 import os
 import random
 import signal
@@ -7,12 +8,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from stability.results import parquet
+from stability.results import integrity, parquet
 from stability.results.schema import CHECKPOINT_FILE, LAYER_KEY
 from stability.sweep import resume, worker
 from stability.training import checkpoint, job
@@ -137,6 +139,51 @@ def test_a_finished_run_whose_rows_are_torn_is_made_again(tmp_path):
     assert resume.finished(tmp_path, config) is None
     worker.run(config, tmp_path, lambda row: None, "stability.training.job")
     assert resume.finished(tmp_path, config)
+
+
+def fail_to_read(monkeypatch, what, error):
+    """Let reading one kind of file fail as a disk does."""
+
+    def fail(*args, **kwargs):
+        raise error
+
+    read = Path.read_bytes
+    if what == "the rows":
+        monkeypatch.setattr(integrity.ds, "dataset", fail)
+    elif what == "the end of a table":
+        monkeypatch.setattr(integrity.pq, "read_metadata", fail)
+    else:
+        monkeypatch.setattr(Path, "read_bytes", lambda p: fail() if p.name == what else read(p))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("what", ["the rows", "the end of a table", "run.json", "config.yaml"])
+def test_a_read_error_deletes_nothing(tmp_path, monkeypatch, what, number):
+    def run(steps):
+        config = make_config({"train.keep_checkpoint": True, "train.steps": steps})
+        return worker.run(config, tmp_path, lambda row: None, "stability.training.job")
+
+    def content():
+        return {path: path.read_bytes() for path in tmp_path.glob("*") if path.is_file()}
+
+    run(3)
+    before = content()
+    with monkeypatch.context() as disk:
+        fail_to_read(disk, what, OSError(number, os.strerror(number)))
+        with pytest.raises(OSError, match=os.strerror(number)):
+            run(6)
+    assert content() == before and CHECKPOINT_FILE in {path.name for path in before}
+    assert run(6)["status"] == "completed"
+
+
+@pytest.mark.parametrize("what", ["the end of a table", "run.json"])
+def test_a_finished_run_that_cannot_be_read_is_started_and_fails(tmp_path, monkeypatch, what):
+    config = make_config()
+    worker.run(config, tmp_path, lambda row: None, "stability.training.job")
+    fail_to_read(monkeypatch, what, OSError(errno.EIO, "input/output error"))
+    assert resume.finished(tmp_path, config) is None
+    with pytest.raises(OSError, match="input/output error"):
+        worker.run(config, tmp_path, lambda row: None, "stability.training.job")
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path):

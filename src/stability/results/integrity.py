@@ -1,4 +1,4 @@
-"""Whether the tables of a run can be read: a disk, a kill or a hand may have changed them."""
+"""Whether the tables of a run are as they were written: disks, kills and hands change them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +26,20 @@ def verify(path: Path, table: str) -> None:
 
 
 def is_torn(run_dir: Path) -> bool:
-    """Whether the end of any file of a run is missing: told at once, without reading the rest."""
+    """Whether the end of any file of a run is missing: told at once, without reading the rest.
+
+    Raises:
+        OSError: the disk could not be read, which says nothing about the files.
+    """
     return not _passes(run_dir, lambda path, table: pq.read_metadata(path))
 
 
 def is_whole(run_dir: Path) -> bool:
-    """Whether every file of a run can be read to its end."""
+    """Whether every file of a run can be read to its end.
+
+    Raises:
+        OSError: the disk could not be read, which says nothing about the files.
+    """
     return _passes(run_dir, verify)
 
 
@@ -40,6 +48,10 @@ def _passes(run_dir: Path, look: Callable[[Path, str], object]) -> bool:
         for table in TABLES:
             for path in tables.files(run_dir, table):
                 look(path, table)
-    except DAMAGE:
+    except (FileNotFoundError, ValueError, pa.ArrowException):
+        return False
+    except OSError as error:
+        if error.errno is not None:  # the system's; Arrow's own, on a damaged page, has no number
+            raise
         return False
     return True

@@ -1,7 +1,6 @@
-"""What lies in a sweep's folder already: which runs are done, which may go on, which are others.
+"""What a sweep's folder holds already: runs that are finished, that can go on, or that are others.
 
-Read from ``run.json`` alone, which a run rewrites atomically. The run itself decides what happens
-inside its folder; this decides whether it is started.
+Decides from ``run.json``, which a run rewrites atomically, and from whether tables are damaged.
 """
 
 import json
@@ -23,43 +22,72 @@ from stability.sweep import lock
 Info = dict[str, Any]
 """The content of a run.json."""
 
-SHOWN = 4
+MAX_DIFFERENCES = 4
 """Differences named before the rest is counted."""
 
 
 def read(folder: Path) -> Info | None:
-    """The run's own account, or nothing where none can be read."""
+    """The content of run.json; None where there is none or it cannot be read."""
     try:
-        info = json.loads((folder / RUN_FILE).read_text())
+        return _load(folder)
+    except OSError:
+        return None
+
+
+def _load(folder: Path) -> Info | None:
+    """The content of run.json; None where there is none or it is damaged.
+
+    Raises:
+        OSError: it cannot be read, which says nothing about its content.
+    """
+    try:
+        info = json.loads((folder / RUN_FILE).read_bytes())
         types = [type(info[key]) for key in ("status", "identity", "steps_done")]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
     return info if types == [str, dict, int] else None
 
 
-def finished(folder: Path, config: Config) -> Info | None:
-    """A run's account, where nothing is left to do: it diverged, or made all steps now asked for.
+def finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
+    """The content of a run's run.json if nothing is left to do, else None.
 
-    One whose tables are torn has to be made again.
+    A run is finished when it has diverged or made all steps now asked for, and its tables are not
+    torn. A run whose files cannot be read is not finished: it says so itself, when it is started.
     """
-    info = read(folder)
+    try:
+        return _finished(folder, config)
+    except OSError:
+        return None
+
+
+def _finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
+    info = _load(folder)
     if info is None or integrity.is_torn(folder):
         return None
     done = info["status"] == "completed" and info["steps_done"] >= config.train.steps
     return info if done or info["status"] == "diverged" else None
 
 
-def drop_damage(folder: Path) -> None:
-    """Let a run start anew where what it left cannot be read to the end."""
-    if _steps(folder) is not None and integrity.is_whole(folder):
-        return
-    (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
-    for table in TABLES:
-        tables.discard(folder, table)
+def prepare(folder: Path, config: Mapping[str, Any]) -> Info | None:
+    """Delete the rows and the checkpoint of a run whose files are damaged: it starts anew.
+
+    Returns:
+        The content of run.json if nothing is left to do, else None.
+
+    Raises:
+        OSError: the files cannot be read. Nothing is deleted: the disk may recover.
+    """
+    if (info := _finished(folder, config)) is not None:
+        return info
+    if _steps(folder) is None or not integrity.is_whole(folder):
+        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+        for table in TABLES:
+            tables.discard(folder, table)
+    return None
 
 
-def settle(folder: Path, status: str, error: str, minutes: float) -> None:
-    """Say in run.json what became of a run that died before it could say so itself."""
+def mark_ended(folder: Path, status: str, error: str, minutes: float) -> None:
+    """Write into run.json how a run ended that died before it could do so itself."""
     with suppress(lock.Held, OSError), lock.claim(folder, minutes):
         info = read(folder)
         if info is None or info["status"] != "running":
@@ -74,7 +102,7 @@ def settle(folder: Path, status: str, error: str, minutes: float) -> None:
 
 
 def existing(sweep: Path) -> dict[str, tuple[str, Path]]:
-    """Runs in a sweep's folder: hash -> (label, folder)."""
+    """The runs in a sweep's folder: hash -> (label, folder)."""
     found = {}
     for path in sorted(sweep.glob("*/")):
         if name := re.fullmatch(r"(?:(.*)_)?([0-9a-f]{8})", path.name):
@@ -88,21 +116,26 @@ def refuse_other(identity: Mapping[str, Any], config: Config, folder: Path) -> N
     Raises:
         ConfigError: it does; names what differs.
     """
-    info = read(folder)
+    constant = config["train"]["schedule"] == "constant"
+    try:
+        info, before = _load(folder), None if constant else _steps(folder)
+    except OSError:  # the run says so itself, when it is started
+        return
     if info is None:
         return
     there = info["identity"]
     asked = json.loads(json.dumps(identity))
     if there != asked:
-        raise ConfigError("name", config.name, f"{folder} holds another run: {_list(there, asked)}")
-    now = config.train.steps
-    if config.train.schedule != "constant" and (before := _steps(folder)) not in (None, now):
+        legal = f"{folder} holds another run: {_differences(there, asked)}"
+        raise ConfigError("name", config["name"], legal)
+    now = config["train"]["steps"]
+    if before not in (None, now):
         legal = f"{folder} ran with {before}, and train.schedule depends on it: give another name"
         raise ConfigError("train.steps", now, legal)
 
 
 def refuse_links(folder: Path, name: object) -> None:
-    """Refuse a run's folder through which files outside of it would be written or deleted.
+    """Refuse a run's folder through which files outside it would be written or deleted.
 
     Raises:
         ConfigError: it is a symbolic link, or holds one.
@@ -113,20 +146,21 @@ def refuse_links(folder: Path, name: object) -> None:
 
 
 def _steps(folder: Path) -> int | None:
-    """The steps that a run was last asked for; None where its config cannot be read."""
+    """The steps that a run was last asked for; None where its config is absent or damaged."""
     try:
-        steps: int = yaml.safe_load((folder / CONFIG_FILE).read_text())["train"]["steps"]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        steps: int = yaml.safe_load((folder / CONFIG_FILE).read_bytes())["train"]["steps"]
+    except (FileNotFoundError, ValueError, TypeError, KeyError, yaml.YAMLError):
         return None
     return steps
 
 
-def _list(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     absent = "(none)"
     changes = [
         f"{key} is {there.get(key, absent)} there, {asked.get(key, absent)} here"
         for key in sorted(there.keys() | asked.keys())
         if there.get(key, absent) != asked.get(key, absent)
     ]
-    more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
-    return "; ".join(changes[:SHOWN]) + more
+    count = len(changes) - MAX_DIFFERENCES
+    more = f" and {count} more" if count > 0 else ""
+    return "; ".join(changes[:MAX_DIFFERENCES]) + more
