@@ -1,4 +1,4 @@
-"""A command in a pipe ends without a word when its reader has gone."""
+"""Commands exit silently when stdout is closed; a sweep goes on."""
 
 import os
 import subprocess
@@ -9,10 +9,11 @@ import pytest
 from stability import shell
 
 COMMANDS = ("run", "plot", "claims", "theory", "bench", "replay")
+SMALL = ["depth=1,2", "model.width=8", "model.heads=1", "train.steps=0", "train.batch_size=1"]
 
 
-def unread(words, **env):
-    """A command whose output has no reader: what it said on stderr, and its exit code."""
+def into_closed_pipe(words, **env):
+    """Run a command whose stdout is a pipe that nothing reads: its stderr and its exit code."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -23,46 +24,56 @@ def unread(words, **env):
     return done.stderr, done.returncode
 
 
+def all_completed(sweep):
+    runs = list(sweep.glob("*/run.json"))
+    return len(runs) == 2 and all('"completed"' in run.read_text() for run in runs)
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_that_nobody_reads_is_no_error(name, unbuffered):
-    said, code = unread([f"stability.{name}", "--help"], PYTHONUNBUFFERED=unbuffered)
-    assert said == ""
-    assert code in (shell.BROKEN_PIPE, 0)  # argparse passes over the error where it can
+def test_help_into_a_closed_pipe_is_no_error(name, unbuffered):
+    stderr, code = into_closed_pipe([f"stability.{name}", "--help"], PYTHONUNBUFFERED=unbuffered)
+    assert stderr == ""
+    assert code in (shell.BROKEN_PIPE, 0)  # argparse ignores the error if it can
 
 
-def test_a_list_that_nobody_reads_is_no_error():
-    assert unread(["stability.claims", "--sweeps"]) == ("", shell.BROKEN_PIPE)
+def test_a_list_into_a_closed_pipe_is_no_error():
+    assert into_closed_pipe(["stability.claims", "--sweeps"]) == ("", shell.BROKEN_PIPE)
 
 
-def test_a_sweep_goes_on_when_nobody_reads_what_it_shows(tmp_path):
-    small = ["depth=1,2", "model.width=8", "model.heads=1", "train.steps=0", "train.batch_size=1"]
-    words = ["stability.run", *small, f"out={tmp_path}", "name=unseen"]
-    assert unread(words) == ("", 0)
-    runs = list((tmp_path / "unseen").glob("*/run.json"))
-    assert len(runs) == 2 and all('"completed"' in run.read_text() for run in runs)
+def test_a_sweep_goes_on_when_stdout_is_a_closed_pipe(tmp_path):
+    words = ["stability.run", *SMALL, f"out={tmp_path}", "name=unseen"]
+    assert into_closed_pipe(words) == ("", 0)
+    assert all_completed(tmp_path / "unseen")
 
 
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0>&- 1>&- 2>&-", "1>/dev/full"])
-def test_a_sweep_goes_on_where_what_it_shows_can_go_nowhere(tmp_path, closed):
-    small = ["depth=1,2", "model.width=8", "model.heads=1", "train.steps=0", "train.batch_size=1"]
-    words = [sys.executable, "-m", "stability.run", *small, f"out={tmp_path}", "name=closed"]
+def test_a_sweep_goes_on_when_streams_are_closed_or_full(tmp_path, closed):
+    words = [sys.executable, "-m", "stability.run", *SMALL, f"out={tmp_path}", "name=closed"]
     done = subprocess.run(
         ["sh", "-c", f'"$@" {closed}', "sh", *words], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    runs = list((tmp_path / "closed").glob("*/run.json"))
-    assert len(runs) == 2 and all('"completed"' in run.read_text() for run in runs)
+    assert all_completed(tmp_path / "closed")
+
+
+@shell.quiet_exit
+def returning(result):
+    """A command that returns its argument, or raises it."""
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def test_another_broken_pipe_is_an_error():
-    @shell.when_unread
-    def main():
-        raise BrokenPipeError("to a worker")
-
     with pytest.raises(BrokenPipeError, match="worker"):
-        main()
+        returning(BrokenPipeError("to a worker"))
 
 
-def test_what_is_read_is_returned_as_it_is():
-    assert shell.when_unread(lambda code: code)(2) == 2
+def test_ctrl_c_exits_with_130():
+    assert returning(KeyboardInterrupt()) == 130
+
+
+@pytest.mark.parametrize("code", [0, 2, None])
+def test_the_exit_code_of_a_command_is_returned(code):
+    assert returning(code) is code

@@ -117,7 +117,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-@shell.when_unread
+@shell.quiet_exit
 def main(argv: list[str] | None = None) -> None:
     """The command."""
     args = _parser().parse_args(argv)

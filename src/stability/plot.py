@@ -32,7 +32,7 @@ from stability.theory.overlay import Overlay, of_sweep
 FORMATS = ("pdf", "png")
 
 
-@shell.when_unread
+@shell.quiet_exit
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what is asked for; 0 if something was drawn, 2 with a line of reason if not."""
     args = _parser().parse_args(argv)

@@ -216,7 +216,7 @@ def broken_by_update(folder: Path) -> str:
     return f"every operation of the pass is finite; the update that follows it breaks {where}"
 
 
-@shell.when_unread
+@shell.quiet_exit
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m stability.replay", description=__doc__)

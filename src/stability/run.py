@@ -17,7 +17,7 @@ INTERRUPTED = 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
-@shell.when_unread
+@shell.quiet_exit
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command.
 

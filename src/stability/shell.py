@@ -1,11 +1,11 @@
-"""A command whose reader has gone, as ``head`` does after its lines, ends without a word.
-
-So does one that is interrupted from the keyboard.
-"""
+"""How commands behave in a shell: a closed stdout, Ctrl-C, and processes that outlive a command."""
 
 import functools
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -13,29 +13,30 @@ P = ParamSpec("P")
 Code = TypeVar("Code", bound=int | None)
 
 BROKEN_PIPE = 141
-"""Exit code of a command that nobody reads: 128 + SIGPIPE, as of any program in a pipe."""
+"""Exit code after stdout was closed: 128 + SIGPIPE."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT."""
 
 
-def when_unread(main: Callable[P, Code]) -> Callable[P, Code | int]:
-    """Decorates a command's ``main``: it returns `BROKEN_PIPE` where its output can go nowhere.
+def quiet_exit(main: Callable[P, Code]) -> Callable[P, Code | int]:
+    """Exit silently with code 141 when stdout is closed (`| head`), with 130 after Ctrl-C.
 
-    And `INTERRUPTED` after Ctrl-C.
+    A decorator for a command's ``main``, which returns these codes. (The default action of SIGPIPE
+    would do the first, but it would also end the command when a pipe to a worker process breaks.)
     """
 
     @functools.wraps(main)
     def inner(*args: P.args, **kwargs: P.kwargs) -> Code | int:
-        _open_closed()
+        _open_closed_streams()
         try:
             try:
                 return main(*args, **kwargs)
             finally:
                 print(end="", flush=True)
         except BrokenPipeError:
-            if not _reader_has_gone():  # it is about another pipe, and an error
+            if not _stdout_is_closed():
                 raise
-            silence()
+            discard_stdout()
             return BROKEN_PIPE
         except KeyboardInterrupt:
             return INTERRUPTED
@@ -43,31 +44,52 @@ def when_unread(main: Callable[P, Code]) -> Callable[P, Code | int]:
     return inner
 
 
-def _open_closed() -> None:
-    """Give a command that was started with ``>&-`` streams that go nowhere.
+def _open_closed_streams() -> None:
+    """Open the standard streams that are closed (``>&-``) on the null device.
 
-    Else the first file it opens becomes its standard output, and a worker's.
+    Otherwise the first file that the command opens becomes its stdout, and a worker's.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere != number:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
-def silence() -> None:
-    """Let what is still to be printed go nowhere: the interpreter writes it when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def discard_stdout() -> None:
+    """Send what is still to be printed to the null device: the interpreter flushes as it exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
-def _reader_has_gone() -> bool:
+def _stdout_is_closed() -> bool:
     try:
         print(flush=True)
     except BrokenPipeError:
         return True
     return False
+
+
+def end_with_parent(grace: float = 0.0) -> None:
+    """End this process when its parent process ends, however that one ended.
+
+    Args:
+        grace: seconds between SIGTERM, which lets this process write its state, and the end.
+    """
+    from multiprocessing import parent_process  # slow to import, and commands start with this file
+
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        if grace > 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(grace)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

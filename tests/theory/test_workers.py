@@ -15,7 +15,7 @@ import os, signal, time
 from stability import shell
 from stability.theory.workers import crew
 
-@shell.when_unread
+@shell.quiet_exit
 def main():
     with crew() as pool:
         pool.submit(os.getpid).result()

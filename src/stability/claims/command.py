@@ -32,7 +32,7 @@ WIDE = 200
 """Columns of the table where it goes to no terminal."""
 
 
-@shell.when_unread
+@shell.quiet_exit
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, and write that of all claims; 0, or 2 with a line of reason."""
     args = _parser().parse_args(argv)

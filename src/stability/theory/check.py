@@ -174,7 +174,7 @@ def _squares(frame: pd.DataFrame) -> Matrix:
     return squares
 
 
-@shell.when_unread
+@shell.quiet_exit
 def main(argv: Sequence[str] | None = None) -> int:
     """The command ``python -m stability.theory check PATH``."""
     parser = argparse.ArgumentParser("python -m stability.theory")

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from typing import Any
 
+from stability import shell
 from stability.config import instantiate
 
 
@@ -40,12 +40,5 @@ class _Crew(ProcessPoolExecutor):
 
 
 def _enter(allow: tuple[str, ...]) -> None:
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    shell.end_with_parent()
     instantiate.allow(*allow)
-
-
-def _die_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
