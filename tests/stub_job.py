@@ -1,4 +1,4 @@
-"""A stand-in for `training.job`: its runs end as their config says."""
+"""A stand-in for `training.job`: a run ends as its config says."""
 
 import json
 import os
@@ -16,22 +16,22 @@ def execute(config, folder, report, stop):
         "pid": os.getpid(),
     }
     state |= {"device": os.environ.get("CUDA_VISIBLE_DEVICES"), "final_loss": 1.0, "seconds": 0.1}
-    put(folder, state)
+    write(folder, state)
     steps = config.train.steps
     for step in range(steps):
         row = {"loss": 1.0, "grad_norm": 1.0, "tokens_per_s": 1.0, "val_loss": None}
         report(row | {"step": step, "steps": steps})
         end(config.end)
         if stop():
-            put(folder, state | {"status": "interrupted", "steps_done": step})
+            write(folder, state | {"status": "interrupted", "steps_done": step})
             return state | {"status": "interrupted", "steps_done": step}
         time.sleep(config.step_s)
-    print("said by the job", flush=True)
-    put(folder, state | {"status": "completed", "steps_done": steps})
+    print("printed by the job", flush=True)
+    write(folder, state | {"status": "completed", "steps_done": steps})
     return state | {"status": "completed", "steps_done": steps}
 
 
-def put(folder, state):
+def write(folder, state):
     hidden = folder / ".run.json"
     hidden.write_text(json.dumps(state))
     hidden.rename(folder / "run.json")
@@ -39,7 +39,7 @@ def put(folder, state):
 
 def end(how):
     if how == "raise":
-        raise ValueError("the loss is a teapot\nand more")
+        raise ValueError("the loss has a bad shape\nand more")
     if how == "exit":
         sys.exit(3)
     if how == "_exit":
@@ -48,6 +48,6 @@ def end(how):
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "memory":
         raise MemoryError
-    if how == "deaf":
+    if how == "ignores SIGTERM":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(60)

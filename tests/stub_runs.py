@@ -1,31 +1,35 @@
-"""Cells whose runs are stand-ins (`stub_job`), and what a pool says of them."""
+"""Cells whose runs are stand-ins (`stub_job`), and a pool that executes them."""
 
 import json
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stability.config.knobs import Config, Train
-from stability.sweep import worker
 from stability.sweep.grid import Cell
 from stability.sweep.pool import Pool
+from stability.sweep.worker import WorkerSettings
 
 HERE = Path(__file__).parent
+SETTINGS = WorkerSettings(trusted=(HERE,), execute="stub_job")
 
 
 @dataclass
 class StubConfig(Config):
     """A config whose run ends as ``end`` says, after steps of so many seconds."""
 
-    end: str = "well"
+    end: str = "completes"
     step_s: float = 0.0
 
 
 CONFIG = StubConfig(depth=1, device="cpu", n_jobs=1, train=Train(steps=2))
 
 
-class Notes:
+class Recorder:
+    """An observer that keeps what it is told."""
+
     def __init__(self):
-        self.starts, self.rows, self.ends, self.asked = [], [], [], []
+        self.starts, self.rows, self.ends, self.stopped = [], [], [], []
 
     def started(self, cell):
         self.starts.append(cell.run)
@@ -33,14 +37,15 @@ class Notes:
     def report(self, cell, row):
         self.rows.append((cell.run, row))
 
-    def ended(self, cell, outcome):
-        self.ends.append((cell.run, outcome))
+    def ended(self, cell, end):
+        self.ends.append((cell.run, end))
 
     def stopping(self, runs):
-        self.asked.append(runs)
+        self.stopped.append(runs)
 
 
 def cells(folder, *ends, **changes):
+    """A cell for each way to end, named run0, run1, ..."""
     made = []
     for i, end in enumerate(ends):
         config = replace(CONFIG, end=end, **changes)
@@ -48,16 +53,24 @@ def cells(folder, *ends, **changes):
     return made
 
 
-def run(made, seats=1, **changes):
-    setup = worker.Setup(trusted=(HERE,), execute="stub_job")
-    runs = Pool([setup] * seats, Notes(), replace(made[0].config, **changes))
+def execute(made, workers=1, **options):
+    """Run the cells; returns the pool and its observer."""
+    observer = Recorder()
+    runs = Pool([SETTINGS] * workers, observer, **options)
     runs.run(made)
-    return runs
+    return runs, observer
 
 
-def state(cell):
+def run_file(cell):
     return json.loads((cell.folder / "run.json").read_text())
 
 
 def kinds(runs):
-    return [outcome.kind for _, outcome in sorted(runs.outcomes.items())]
+    return [end.kind for _, end in sorted(runs.ends.items())]
+
+
+def wait_for(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

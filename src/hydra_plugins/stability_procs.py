@@ -44,11 +44,16 @@ class ProcsLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Run them; how each ended is the return value of its job."""
         from stability.cli import compose
-        from stability.sweep import pool
+        from stability.sweep import devices, pool
 
-        setups = pool.setups(self._cells, compose.trusted(self._config.hydra), self._gpus)
-        runs = pool.Pool(setups, self._watcher, self._cells[0].config)
+        settings = devices.worker_settings(
+            self._cells, compose.trusted(self._config.hydra), self._gpus
+        )
+        config = self._cells[0].config
+        runs = pool.Pool(
+            settings, self._watcher, isolate=config.isolate, fail_fast=config.fail_fast
+        )
         runs.run(self._cells)
-        self.signal = runs.signals[0] if runs.signals else None
-        ends = [runs.outcomes.get(cell.run, pool.Outcome("waiting")) for cell in self._cells]
+        self.signal = runs.stopped_by
+        ends = [runs.ends.get(cell.run, pool.RunEnd("waiting")) for cell in self._cells]
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=end) for end in ends]

@@ -270,10 +270,10 @@ def test_shards_are_disjoint_and_complete():
 def test_a_settled_run_says_what_killed_it(tmp_path):
     (cell,) = planned("name=s")
     leave(cell, status="running", outcome="running", finished=None)
-    resume.settle(cell.folder, "failed", "its process was killed (SIGKILL)", 10)
+    resume.mark_ended(cell.folder, "failed", "its process was killed (SIGKILL)", 10)
     info = resume.read(cell.folder)
     assert info["status"] == "failed" and "SIGKILL" in info["error"] and info["finished"]
-    resume.settle(cell.folder, "failed", "again", 10)
+    resume.mark_ended(cell.folder, "failed", "again", 10)
     assert resume.read(cell.folder) == info
 
 

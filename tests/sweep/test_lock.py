@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stability.sweep import lock
+from stability.sweep.owner import Owner
 from stub_runs import wait_for
 
 DEAD = {"pid": 2**22 + 1}
@@ -41,7 +43,7 @@ except lock.Held:
 
 def write_lock(folder, **changes):
     """The lock of an owner with the pid of this process, which started at another time."""
-    owner = asdict(lock.this_process()) | {"start_tick": "1", "token": "x"}
+    owner = asdict(Owner.this_process()) | {"start_tick": "1", "token": "x"}
     path = folder / lock.LOCK_FILE
     path.write_text(json.dumps(owner | changes))
     return path
@@ -91,7 +93,7 @@ def test_an_owner_whose_start_is_not_known_lives_while_its_pid_does(tmp_path, ch
         take(tmp_path)
 
 
-@pytest.mark.parametrize("changes", [{"host": "elsewhere"}, asdict(lock.this_process())])
+@pytest.mark.parametrize("changes", [{"host": "elsewhere"}, asdict(Owner.this_process())])
 def test_the_lock_of_a_silent_owner_is_taken_over(tmp_path, changes):
     path = write_lock(tmp_path, **changes)
     for age in (0, 500, 590):
@@ -107,7 +109,7 @@ def test_the_lock_of_a_silent_owner_is_taken_over(tmp_path, changes):
 )
 def test_a_lock_that_names_no_owner_counts_only_while_it_may_still_be_written(tmp_path, content):
     path = tmp_path / lock.LOCK_FILE
-    text = content.replace("HOST", lock.socket.gethostname())
+    text = content.replace("HOST", socket.gethostname())
     path.write_text(text, encoding="latin-1")
     with pytest.raises(lock.Held, match="runs elsewhere"):
         take(tmp_path)

@@ -1,4 +1,4 @@
-"""What is shown of a running sweep is true, also of one that is being stopped."""
+"""What a sweep shows is true, also while it is being stopped."""
 
 import io
 
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from stability.config.knobs import Config
 from stability.sweep.grid import Cell
-from stability.sweep.pool import Outcome
+from stability.sweep.pool import RunEnd
 from stability.sweep.progress import Display
 
 INFO = {"status": "completed", "final_loss": 2.5, "seconds": 3.0}
@@ -22,7 +22,7 @@ def cells(tmp_path):
 def display(cells):
     console = Console(width=100, file=io.StringIO(), force_terminal=True, color_system=None)
     made = Display(cells, console)
-    made.said = console.file.getvalue
+    made.text = console.file.getvalue
     return made
 
 
@@ -32,10 +32,10 @@ def bar(display):
     return task.description, task.fields["note"]
 
 
-def test_runs_that_ended_are_counted_and_their_loss_is_that_of_training(display, cells):
+def test_ended_runs_are_counted_and_shown_with_their_training_loss(display, cells):
     display.started(cells[0])
-    display.ended(cells[0], Outcome("done", INFO))
-    assert "[1/3] seed-0  completed  training loss 2.5  3 s" in display.said()
+    display.ended(cells[0], RunEnd("done", INFO))
+    assert "[1/3] seed-0  completed  training loss 2.5  3 s" in display.text()
     assert bar(display)[0] == "[bold]1 of 3 runs"
 
 
@@ -46,7 +46,7 @@ def test_a_stop_is_acknowledged_and_promises_no_time(display, cells):
     display.report(cells[0], row | {"step": 5})
     assert bar(display)[1].endswith(" left")
     display.stopping(1)
-    assert "stopping: 1 run writes its checkpoint" in display.said()
+    assert "stopping: 1 run writes its checkpoint" in display.text()
     display.report(cells[0], row | {"step": 6})
     assert bar(display)[1] == "stopping"
 
@@ -54,7 +54,7 @@ def test_a_stop_is_acknowledged_and_promises_no_time(display, cells):
 def test_interrupted_runs_do_not_count_as_done(display, cells):
     for cell in cells[:2]:
         display.started(cell)
-    display.ended(cells[0], Outcome("done", INFO))
-    display.ended(cells[1], Outcome("interrupted", INFO | {"status": "interrupted"}))
+    display.ended(cells[0], RunEnd("done", INFO))
+    display.ended(cells[1], RunEnd("interrupted", INFO | {"status": "interrupted"}))
     assert bar(display)[0] == "[bold]1 of 3 runs"
-    assert "seed-1  interrupted" in display.said() and "[2/3]" not in display.said()
+    assert "seed-1  interrupted" in display.text() and "[2/3]" not in display.text()

@@ -1,4 +1,4 @@
-"""The last words of a sweep: readable in a narrow terminal, and true of what goes on."""
+"""What a sweep prints at its end is true, fits a narrow terminal, and agrees with the exit code."""
 
 import io
 import json
@@ -10,8 +10,8 @@ from rich.console import Console
 
 from stability.config.knobs import Config
 from stability.sweep.grid import Cell
-from stability.sweep.pool import Outcome
-from stability.sweep.summary import NUMBERS, Finished, conclude
+from stability.sweep.pool import RunEnd
+from stability.sweep.summary import COLUMNS, Finished, conclude
 from synthetic import write_sweep
 
 LONG = {"norm": ["pre", "post", "none"], "norm_type": ["layernorm"], "model.activation": ["gelu"]}
@@ -27,18 +27,24 @@ def cells(tmp_path):
     return made
 
 
-def said(cells, outcomes=None, width=80, named=True, stopped=None):
+def printed(cells, ends=None, width=80, named=True, stopped=None):
+    """What the summary prints; and its exit code."""
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    code = 0
     try:
-        conclude(cells, outcomes or {}, named, stopped, console)
+        conclude(cells, ends or {}, named, stopped, console)
     except Finished as finished:
-        assert finished.code in (1, 130)
-    return console.file.getvalue()
+        code = finished.code
+    return console.file.getvalue(), code
+
+
+def text_of(cells, *args, **kwargs):
+    return printed(cells, *args, **kwargs)[0]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_names_are_whole_and_apart_at_any_width(cells, width):
-    text = said(cells, width=width)
+    text = text_of(cells, width=width)
     assert "…" not in text
     table = text.partition("files:")[0]
     assert all(len(line.rstrip()) <= width for line in table.splitlines())
@@ -47,49 +53,66 @@ def test_names_are_whole_and_apart_at_any_width(cells, width):
         assert cell.folder.name in "".join(first)
 
 
-def test_a_narrow_terminal_is_shown_fewer_numbers_never_cut_ones(cells):
-    narrow, wide = said(cells, width=80), said(cells, width=180)
-    for title in NUMBERS.values():
+def test_a_narrow_terminal_gets_fewer_numbers_and_none_is_cut(cells):
+    narrow, wide = text_of(cells, width=80), text_of(cells, width=180)
+    for title in COLUMNS.values():
         assert all(word in wide for word in title.split())
     assert "validation" in narrow and "training" not in narrow
     loss = re.search(r"completed +(\S+)", wide)[1]
     assert re.search(r"completed +(\S+)", narrow)[1] == loss
 
 
-def test_both_losses_are_called_what_they_are(cells):
-    above, _, first, *_ = (line.split() for line in said(cells, width=180).splitlines())
+def test_the_two_losses_have_their_titles(cells):
+    above, _, first, *_ = (line.split() for line in text_of(cells, width=180).splitlines())
     assert (above[0], above[-1]) == ("validation", "training")
     validation, training = float(first[2]), float(first[-1])
     assert validation == pytest.approx(training + 0.05, abs=0.002)  # as it was written
 
 
-def test_a_failed_run_that_never_had_a_log_is_named_with_its_cause_alone(cells):
+def test_a_failed_run_without_a_log_is_shown_with_its_cause_alone(cells):
     lost = Cell(
-        {}, {}, "0badf00d", "norm-peri", cells[0].folder.with_name("norm-peri_0badf00d"), ()
+        Config(), {}, "0badf00d", "norm-peri", cells[0].folder.with_name("norm-peri_0badf00d"), ()
     )
-    outcomes = {"0badf00d": Outcome("failed", cause="no worker could be started (EOFError)")}
-    text = said([*cells, lost], outcomes)
+    ends = {"0badf00d": RunEnd("failed", cause="no worker could be started (EOFError)")}
+    text = text_of([*cells, lost], ends)
     assert "failed:  norm-peri: no worker could be started (EOFError)\n" in text
 
 
-def test_a_run_that_failed_while_its_file_could_not_be_written_is_not_running(cells):
+def test_a_run_that_failed_while_its_file_could_not_be_written_is_shown_as_failed(cells):
     state = json.loads((cells[0].folder / "run.json").read_text())
     (cells[0].folder / "run.json").write_text(json.dumps(state | {"status": "running"}))
-    text = said(cells, {cells[0].run: Outcome("failed", cause="no space left")}, width=180)
+    text = text_of(cells, {cells[0].run: RunEnd("failed", cause="no space left")}, width=180)
     assert "running" not in text.partition("failed:  ")[0]
     assert re.search(rf"{cells[0].run} +failed", text)
 
 
-def test_a_run_that_cannot_be_read_is_named_with_the_reason(cells):
+def test_a_run_that_cannot_be_read_is_shown_with_the_reason(cells):
     (cells[0].folder / "layers.parquet").write_bytes(b"torn")
-    text = said(cells, width=180)
+    text = text_of(cells, width=180)
     assert re.search(rf"{cells[0].run} +unreadable", text) and "not started" not in text
     assert "layers.parquet" in text and "made again" in text
 
 
 @pytest.mark.parametrize("stopped", [signal.SIGINT, None])
-def test_a_named_sweep_that_is_not_finished_says_that_the_same_command_goes_on(cells, stopped):
+def test_the_same_command_goes_on_with_a_named_sweep(cells, stopped):
     kind = "interrupted" if stopped else "failed"
-    text = said(cells, {cells[0].run: Outcome(kind, cause="why")}, stopped=stopped)
+    text = text_of(cells, {cells[0].run: RunEnd(kind, cause="why")}, stopped=stopped)
     assert "resume:  the same command again" in text
-    assert "resume" not in said(cells)
+    assert "resume" not in text_of(cells)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGUSR1, 143)],
+)
+def test_the_exit_code_of_a_stopped_sweep_is_130_or_143(cells, stopped, code):
+    interrupted, failed = RunEnd("interrupted"), RunEnd("failed", cause="why")
+    ends = {cells[0].run: interrupted, cells[1].run: failed}
+    assert printed(cells, ends, stopped=stopped)[1] == code
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("done", 0), ("held", 0), ("interrupted", 0), ("failed", 1)]
+)
+def test_the_exit_code_of_a_sweep_is_1_if_a_run_failed(cells, kind, code):
+    assert printed(cells, {cells[0].run: RunEnd(kind, cause="why")})[1] == code

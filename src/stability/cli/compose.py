@@ -22,7 +22,7 @@ from stability.config.rules import unknown, validate
 from stability.parts import data
 from stability.sweep import worker
 from stability.sweep.lock import Held
-from stability.sweep.pool import Outcome
+from stability.sweep.pool import RunEnd
 
 Experiment = dict[str, Any]
 
@@ -143,7 +143,7 @@ def plain(cfg: DictConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def task(cfg: DictConfig) -> Outcome:
+def task(cfg: DictConfig) -> RunEnd:
     """One run under a launcher of Hydra's own kind: it composes again, in its own process.
 
     Raises:
@@ -159,7 +159,7 @@ def task(cfg: DictConfig) -> Outcome:
     if not folder.name.endswith(run):
         raise ConfigError("name", config.name, "conf/ or the data changed during the sweep")
     try:
-        info = worker.run(config, folder, lambda row: None, worker.Setup().execute)
+        info = worker.run(config, folder, lambda row: None, worker.WorkerSettings().execute)
     except Held as held:
-        return Outcome("held", cause=str(held))
-    return Outcome("done", info)
+        return RunEnd("held", cause=str(held))
+    return RunEnd("done", info)

@@ -27,7 +27,7 @@ from stability.cli.arguments import check
 from stability.config.knobs import KNOBS, ConfigError
 from stability.sweep import grid, progress, resume, summary, worker, worker_process
 from stability.sweep.grid import Cell
-from stability.sweep.pool import Outcome
+from stability.sweep.pool import RunEnd
 
 BESIDE = {"experiments", *(k for k in KNOBS if not KNOBS[k].identity and k != "train.steps")}
 """Keys that leave an experiment's runs as it wrote them."""
@@ -181,9 +181,7 @@ def run(cells: Sequence[Cell], launcher: Any, trusted: Sequence[Path], named: bo
     summary.conclude(cells, outcomes, named, signal, console)
 
 
-def _launch(
-    cells: Sequence[Cell], launcher: Any, gpus: int, console: Console
-) -> dict[str, Outcome]:
+def _launch(cells: Sequence[Cell], launcher: Any, gpus: int, console: Console) -> dict[str, RunEnd]:
     jobs = [
         [*c.overrides, f"name='{c.config.name}'", f"hydra.sweep.subdir='{c.folder.name}'"]
         for c in cells
@@ -200,12 +198,12 @@ def _launch(
     return {cell.run: _outcome(cell, r) for cell, r in zip(cells, results, strict=True)}
 
 
-def _outcome(cell: Cell, result: JobReturn) -> Outcome:
+def _outcome(cell: Cell, result: JobReturn) -> RunEnd:
     """How a job ended; what it wrote itself counts for more than what its launcher says."""
-    if result.status == JobStatus.COMPLETED and isinstance(result.return_value, Outcome):
+    if result.status == JobStatus.COMPLETED and isinstance(result.return_value, RunEnd):
         return result.return_value
     cause = worker.cause(result._return_value)
-    resume.settle(cell.folder, "failed", cause, cell.config.lock_minutes)
+    resume.mark_ended(cell.folder, "failed", cause, cell.config.lock_minutes)
     if (info := resume.finished(cell.folder, cell.config)) is not None:
-        return Outcome("done", info)
-    return Outcome("failed", resume.read(cell.folder), cause)
+        return RunEnd("done", info)
+    return RunEnd("failed", resume.read(cell.folder), cause)

@@ -1,11 +1,11 @@
-"""A grid of checked configs becomes runs: named, and told apart from what lies on disk.
+"""A grid of checked configs becomes cells: the runs of a sweep, with their names and folders.
 
 Knows neither Hydra nor how runs are launched.
 """
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,8 +15,8 @@ from stability.config.identity import digest, flatten, identity
 from stability.config.knobs import Config, ConfigError
 from stability.sweep import resume
 
-NAME_LENGTH = 100
-"""Characters that the name of a run's folder may have, on every file system."""
+MAX_NAME_LENGTH = 100
+"""Characters of a run's folder name: every file system allows as many."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Cell:
     """What varies: ``norm-pre_depth-6``; empty where nothing does."""
     folder: Path
     overrides: tuple[str, ...]
-    """What makes Hydra compose it again."""
+    """From these Hydra composes the same config again."""
 
     @property
     def title(self) -> str:
-        """Its name for people: what varies, or the hash."""
+        """The name that is shown: what varies, or the hash."""
         return self.label or self.run
 
 
 def time_stamp() -> str:
-    """A name for an unnamed sweep that two commands in one second do not share."""
+    """A name for an unnamed sweep; two commands within one second get different ones."""
     return f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
@@ -59,26 +59,35 @@ def cells(
         hashes: SHA-256 of each one's data.
         swept: keys that were given several values, in the order given.
     """
-    made: dict[str, tuple[Config, dict[str, Any], tuple[str, ...]]] = {}
-    for config, line, sha256 in zip(configs, overrides, hashes, strict=True):
-        what = identity(config, sha256)
-        made.setdefault(digest(what), (config, what, tuple(line)))
-    rows = {run: flatten(config.plain()) for run, (config, _, _) in made.items()}
-    varying = [key for key in swept if len({_text(row[key]) for row in rows.values()}) > 1]
-    names = {key: _short(key, varying) for key in varying}
-    found = []
-    for run, (config, what, line) in made.items():
-        label = "_".join(f"{names[k]}-{_text(rows[run][k])}" for k in varying)
-        label = label[: NAME_LENGTH - len(run) - 1].rstrip("-._")
+    unique: dict[str, tuple[Config, dict[str, Any], tuple[str, ...]]] = {}
+    for config, words, sha256 in zip(configs, overrides, hashes, strict=True):
+        run_identity = identity(config, sha256)
+        unique.setdefault(digest(run_identity), (config, run_identity, tuple(words)))
+    labels = _labels(
+        {run: flatten(config.plain()) for run, (config, _, _) in unique.items()}, swept
+    )
+    made = []
+    for run, (config, run_identity, words) in unique.items():
+        label = labels[run][: MAX_NAME_LENGTH - len(run) - 1].rstrip("-._")
         folder = sweep_folder(config) / (f"{label}_{run}" if label else run)
-        found.append(Cell(config, what, run, label, folder, line))
-    return found
+        made.append(Cell(config, run_identity, run, label, folder, words))
+    return made
 
 
 def sweep_folder(config: Config) -> Path:
-    """Where the runs of a named sweep lie."""
+    """The folder of a named sweep."""
     assert config.name is not None
     return Path(config.out) / config.name
+
+
+def _labels(flat: Mapping[str, Mapping[str, Any]], swept: Sequence[str]) -> dict[str, str]:
+    """What varies between runs, as text: hash -> ``norm-pre_depth-6``."""
+    varying = [key for key in swept if len({_text(values[key]) for values in flat.values()}) > 1]
+    names = {key: _short(key, varying) for key in varying}
+    return {
+        run: "_".join(f"{names[key]}-{_text(values[key])}" for key in varying)
+        for run, values in flat.items()
+    }
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
@@ -93,18 +102,18 @@ def _text(value: Any) -> str:
 
 
 def place(cells: Sequence[Cell]) -> list[Cell]:
-    """Put each cell into the folder it has on disk already, under whatever label.
+    """Give each cell the folder that it has on disk already, whatever its label there.
 
     Raises:
         ConfigError: the sweep's folder holds another run under a cell's hash or label, or a link.
     """
-    there = resume.existing(cells[0].folder.parent)
+    existing = resume.existing(cells[0].folder.parent)
     asked = {cell.run for cell in cells}
-    others = {label: path for run, (label, path) in there.items() if run not in asked}
+    others = {label: folder for run, (label, folder) in existing.items() if run not in asked}
     placed = []
     for cell in cells:
-        if cell.run in there:
-            cell = replace(cell, folder=there[cell.run][1])
+        if cell.run in existing:
+            cell = replace(cell, folder=existing[cell.run][1])
             resume.refuse_other(cell.identity, cell.config, cell.folder)
         elif cell.label in others:
             resume.refuse_other(cell.identity, cell.config, others[cell.label])
@@ -114,7 +123,7 @@ def place(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def make_folder(config: Config) -> None:
-    """Make the sweep's folder: the first thing that is written.
+    """Make the sweep's folder. Nothing is written before.
 
     Raises:
         ConfigError: it cannot be made.
@@ -127,7 +136,7 @@ def make_folder(config: Config) -> None:
 
 
 def waiting(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with something left to do: those of this shard that are not finished."""
+    """The cells of this shard that are not finished."""
     shard = cells[0].config.shard
     if shard is not None:
         i, n = map(int, shard.split("/"))

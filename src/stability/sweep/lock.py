@@ -12,17 +12,15 @@ falls only after the contender has watched it for the whole lease, and commands 
 ``lock_minutes`` refuse each other.
 """
 
-import json
 import os
-import secrets
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from stability.sweep.owner import Owner
 
 LOCK_FILE = "run.lock"
 WRITE_TIMEOUT = 5.0
@@ -37,40 +35,6 @@ LOST = 75
 
 class Held(Exception):
     """Another process holds the run's lock."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The process that a lock file names."""
-
-    host: str
-    pid_namespace: str | None
-    """The kernel's name of the namespace that `pid` counts in: containers may share a host name."""
-    pid: int
-    start_tick: str | None
-    """Ticks from boot to the start of the process: a later one with this pid has another."""
-    token: str
-    """Random: two locks of one process differ."""
-
-    def is_dead(self) -> bool:
-        """Whether this process of this host has ended; False where that cannot be told."""
-        if (self.host, self.pid_namespace) != (socket.gethostname(), _pid_namespace()):
-            return False
-        now = _start_tick(self.pid)
-        try:
-            os.kill(self.pid, 0)
-        except (ProcessLookupError, OverflowError):
-            return True
-        except PermissionError:
-            pass  # a process of another user
-        return None not in (now, self.start_tick) and now != self.start_tick
-
-
-def this_process() -> Owner:
-    """A new owner for a lock that this process takes."""
-    pid = os.getpid()
-    host, token = socket.gethostname(), secrets.token_hex(8)
-    return Owner(host, _pid_namespace(), pid, _start_tick(pid), token)
 
 
 @contextmanager
@@ -106,7 +70,7 @@ def claim(folder: Path, minutes: float) -> Iterator[None]:
 
 def _acquire(path: Path, minutes: float) -> bytes:
     """Make the lock file; returns its content."""
-    content = json.dumps(asdict(this_process())).encode()
+    content = Owner.this_process().encode()
     for _ in range(2):
         if _create(path, content):
             return content
@@ -145,7 +109,7 @@ def _remove_if_stale(path: Path, silence: float) -> None:
                 guard.unlink()
         raise _held(path)
     try:
-        owner = _parse(path.read_bytes())
+        owner = Owner.decode(path.read_bytes())
         patience = silence if owner else min(silence, WRITE_TIMEOUT)
         if _age(path) <= patience and not (owner and owner.is_dead()):
             raise _held(path)
@@ -182,38 +146,9 @@ def _age(path: Path) -> float:
         return os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime
 
 
-def _parse(content: bytes) -> Owner | None:
-    """The owner; None where the content is torn or not a lock's."""
-    try:
-        owner = Owner(**json.loads(content))
-    except (ValueError, TypeError):
-        return None
-    return owner if isinstance(owner.pid, int) else None
-
-
 def _held(path: Path) -> Held:
     try:
-        owner = _parse(path.read_bytes())
+        owner = Owner.decode(path.read_bytes())
     except OSError:
         owner = None
     return Held(f"runs in process {owner.pid} on {owner.host}" if owner else "runs elsewhere")
-
-
-def _pid_namespace() -> str | None:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:  # a system without /proc
-        return None
-
-
-def _start_tick(pid: int) -> str | None:
-    """When a process started; None where /proc does not tell."""
-    try:
-        if str(Path("/proc/self").readlink()) != str(os.getpid()):
-            return (
-                None  # this /proc belongs to another namespace, where a pid means another process
-            )
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return "ended" if state == "Z" else rest[18]

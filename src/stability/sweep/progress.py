@@ -1,7 +1,7 @@
-"""What the person at the terminal sees while a sweep runs, and the table at its end.
+"""What a sweep shows while it runs.
 
-In a terminal: a bar for the sweep with the time left, and a line for each run that is going on.
-Else nothing but one line for each run that ends.
+In a terminal: a bar for the sweep with the time left, and a bar for each run that is going on.
+Elsewhere: one line for each run that ends.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,24 +14,25 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from stability import shell
 from stability.config.knobs import Config
 from stability.sweep.grid import Cell
-from stability.sweep.pool import Outcome
+from stability.sweep.pool import RunEnd
 
 T = TypeVar("T")
 
-MANY = 20
-"""Runs from which on composing them takes long enough to be shown."""
+MIN_TRACKED = 20
+"""Items from which on a loop takes long enough to be shown."""
 
-WIDEST = 40
+TITLE_WIDTH = 40
 """Characters of a run's title beside its bar."""
 
 FILE_WIDTH = 180
 """Characters of a line where the output is no terminal."""
 
 COLOURS = {"completed": "green", "diverged": "yellow", "failed": "red", "interrupted": "magenta"}
+"""By the status of a run."""
 
 
-class Screen(Console):
-    """A console whose reader may go, or whose disk may be full: the sweep goes on unseen."""
+class SweepConsole(Console):
+    """A console that falls silent when stdout is closed or its disk is full: the sweep goes on."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         try:
@@ -41,18 +42,18 @@ class Screen(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        shell.silence()
+        shell.discard_stdout()
 
 
 def console() -> Console:
-    """Where a sweep shows itself; lines are not folded in a file."""
-    made = Screen(highlight=False)
-    return made if made.is_terminal else Screen(highlight=False, width=FILE_WIDTH)
+    """Where a sweep is shown; in a file, lines are not folded."""
+    made = SweepConsole(highlight=False)
+    return made if made.is_terminal else SweepConsole(highlight=False, width=FILE_WIDTH)
 
 
 def track(items: Sequence[T], what: str, console: Console) -> Iterable[T]:
-    """Iterate with a bar, where there is a terminal and enough to wait for."""
-    if len(items) < MANY:
+    """Iterate with a bar, in a terminal and if there are enough items."""
+    if len(items) < MIN_TRACKED:
         return items
     if not console.is_terminal:
         console.print(f"{what} {len(items)} runs")
@@ -67,20 +68,20 @@ def _bar(items: Sequence[T], what: str, console: Console) -> Iterator[T]:
 
 
 class Display:
-    """Follows the runs of a sweep.
+    """Shows the runs of a sweep as they go on; an observer of the pool.
 
     Args:
         cells: those that are going to run.
-        console: where it shows them.
+        console: where they are shown.
     """
 
     def __init__(self, cells: Sequence[Cell], console: Console) -> None:
         self._console = console
-        self._shares = {cell.run: 0.0 for cell in cells}
+        self._done = {cell.run: 0.0 for cell in cells}
         self._costs = {cell.run: cost(cell.config) for cell in cells}
-        self._ended = 0
+        self._count = 0
         self._stopping = False
-        self._live: dict[str, TaskID] = {}
+        self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -99,43 +100,44 @@ class Display:
         self._progress.stop()
 
     def _counted(self) -> str:
-        return f"[bold]{self._ended} of {len(self._costs)} runs"
+        return f"[bold]{self._count} of {len(self._costs)} runs"
 
     def started(self, cell: Cell) -> None:
-        """A run has begun."""
-        self._live[cell.run] = self._progress.add_task(
-            escape(cell.title[:WIDEST]),
+        """Add a bar for a run."""
+        self._bars[cell.run] = self._progress.add_task(
+            escape(cell.title[:TITLE_WIDTH]),
             total=max(1, cell.config.train.steps),
             note="starting",
         )
 
     def report(self, cell: Cell, row: dict[str, Any]) -> None:
-        """Numbers of one step have come."""
-        task = self._live[cell.run]
+        """Show the numbers of one step."""
+        task = self._bars[cell.run]
         self._progress.update(task, completed=row["step"], note=numbers(row))
-        self._share(cell, row["step"] / max(1, row["steps"]))
+        self._advance(cell, row["step"] / max(1, row["steps"]))
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """A run is over, in whatever way; an interrupted one is not done."""
-        if cell.run in self._live:
-            self._progress.remove_task(self._live.pop(cell.run))
+    def ended(self, cell: Cell, end: RunEnd) -> None:
+        """Say how a run ended; an interrupted run does not count as done."""
+        if cell.run in self._bars:
+            self._progress.remove_task(self._bars.pop(cell.run))
         position = ""
-        if outcome.kind != "interrupted":
-            self._ended += 1
-            position = f"[{self._ended}/{len(self._costs)}] "
-            self._share(cell, 1.0)
-        self._console.print(f"{escape(position)}{escape(cell.title)}  {ending(outcome)}")
+        if end.kind != "interrupted":
+            self._count += 1
+            position = f"[{self._count}/{len(self._costs)}] "
+            self._advance(cell, 1.0)
+        self._console.print(f"{escape(position)}{escape(cell.title)}  {describe(end)}")
 
     def stopping(self, runs: int) -> None:
-        """Runs were asked to stop, and write their checkpoints."""
+        """Say that runs were asked to stop and write their checkpoints."""
         self._stopping = True
         self._progress.update(self._sweep, note="stopping")
-        who = "1 run writes its checkpoint" if runs == 1 else f"{runs} runs write checkpoints"
-        self._console.print(f"stopping: {who}; Ctrl-C now does not wait for it")
+        what = "1 run writes its checkpoint" if runs == 1 else f"{runs} runs write checkpoints"
+        self._console.print(f"stopping: {what}; Ctrl-C now does not wait for it")
 
-    def _share(self, cell: Cell, share: float) -> None:
-        self._shares[cell.run] = share
-        done = sum(self._costs[run] * part for run, part in self._shares.items())
+    def _advance(self, cell: Cell, share: float) -> None:
+        """Note which share of a run is done, and estimate the time left from all of them."""
+        self._done[cell.run] = share
+        done = sum(self._costs[run] * part for run, part in self._done.items())
         done /= sum(self._costs.values())
         elapsed = self._progress.tasks[0].elapsed or 0.0
         left = f"{duration(elapsed / done * (1 - done))} left" if done > 0 and elapsed > 1 else ""
@@ -144,10 +146,13 @@ class Display:
 
 
 def cost(config: Config) -> float:
-    """Work of a run, to weigh runs by: about 12 d^2 L multiplications a token, and the head's."""
+    """Relative work of a run: tokens times multiplications per token, about 12 d^2 L + 256 d.
+
+    256 is the order of a vocabulary; the weight of the head need not be exact.
+    """
     model, train = config.model, config.train
     width = model.width
-    per_token = 12 * width**2 * config.depth + width * 256
+    per_token = 12 * width**2 * config.depth + 256 * width
     return float((train.steps + 1) * train.batch_size * model.context * per_token)
 
 
@@ -159,20 +164,20 @@ def numbers(row: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def ending(outcome: Outcome) -> str:
+def describe(end: RunEnd) -> str:
     """How a run ended, in a few words."""
-    info = outcome.info
-    if outcome.kind == "held" or info is None:
-        return f"[red]{outcome.kind}[/]  {escape(outcome.cause)}"
+    info = end.info
+    if end.kind == "held" or info is None:
+        return f"[red]{end.kind}[/]  {escape(end.cause)}"
     status = f"[{COLOURS.get(info['status'], 'white')}]{info['status']}[/]"
-    if outcome.cause:
-        return f"{status}  {escape(outcome.cause)}"
+    if end.cause:
+        return f"{status}  {escape(end.cause)}"
     loss = "" if info["final_loss"] is None else f"  training loss {info['final_loss']:.4g}"
     return f"{status}{loss}  {duration(info['seconds'])}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Seconds in the units that one would say."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

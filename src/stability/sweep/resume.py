@@ -48,7 +48,7 @@ def _load(folder: Path) -> Info | None:
     return info if types == [str, dict, int] else None
 
 
-def finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
+def finished(folder: Path, config: Config) -> Info | None:
     """The content of a run's run.json if nothing is left to do, else None.
 
     A run is finished when it has diverged or made all steps now asked for, and its tables are not
@@ -60,7 +60,7 @@ def finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
         return None
 
 
-def _finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
+def _finished(folder: Path, config: Config) -> Info | None:
     info = _load(folder)
     if info is None or integrity.is_torn(folder):
         return None
@@ -68,7 +68,7 @@ def _finished(folder: Path, config: Mapping[str, Any]) -> Info | None:
     return info if done or info["status"] == "diverged" else None
 
 
-def prepare(folder: Path, config: Mapping[str, Any]) -> Info | None:
+def prepare(folder: Path, config: Config) -> Info | None:
     """Delete the rows and the checkpoint of a run whose files are damaged: it starts anew.
 
     Returns:
@@ -116,7 +116,7 @@ def refuse_other(identity: Mapping[str, Any], config: Config, folder: Path) -> N
     Raises:
         ConfigError: it does; names what differs.
     """
-    constant = config["train"]["schedule"] == "constant"
+    constant = config.train.schedule == "constant"
     try:
         info, before = _load(folder), None if constant else _steps(folder)
     except OSError:  # the run says so itself, when it is started
@@ -127,8 +127,8 @@ def refuse_other(identity: Mapping[str, Any], config: Config, folder: Path) -> N
     asked = json.loads(json.dumps(identity))
     if there != asked:
         legal = f"{folder} holds another run: {_differences(there, asked)}"
-        raise ConfigError("name", config["name"], legal)
-    now = config["train"]["steps"]
+        raise ConfigError("name", config.name, legal)
+    now = config.train.steps
     if before not in (None, now):
         legal = f"{folder} ran with {before}, and train.schedule depends on it: give another name"
         raise ConfigError("train.steps", now, legal)

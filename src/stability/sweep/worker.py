@@ -1,42 +1,41 @@
-"""One run in this process: claimed, logged, executed; and the loop of a worker process.
+"""One run in this process: locked, logged, executed; and the loop of a worker process.
 
 A worker gets composed configs through a pipe and needs no Hydra. It answers with pairs of a word
 and a value: ``report`` (numbers of a step), then one of ``done`` (the content of run.json),
-``held`` (somebody else has claimed it) or ``failed`` (the cause in a line, then it is replaced).
+``held`` (another process has the run's lock) or ``failed`` (the cause in a line; the worker then
+ends, and is replaced).
 """
 
 import importlib
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from stability import shell
 from stability.config import instantiate
 from stability.config.knobs import Config, ConfigError
 from stability.results.schema import LOG_FILE
 from stability.sweep import lock, resume
 
-STOPS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
-"""Signals that ask a run to stop. Ctrl-C reaches all processes of a terminal; the parent
-decides."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that ask a run to stop; not Ctrl-C, which a terminal sends to all its processes: the
+parent decides."""
 
-GRACE = 20.0
+GRACE_PERIOD = 20.0
 """Seconds that a run has for its checkpoint after it was asked to stop."""
 
 Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Setup:
+class WorkerSettings:
     """What a worker needs to know before its first run."""
 
     trusted: tuple[Path, ...] = ()
@@ -48,29 +47,32 @@ class Setup:
 
 
 def run(config: Config, folder: Path, report: Report, execute: str) -> dict[str, Any]:
-    """Execute one run unless another process has it or has finished it meanwhile.
+    """Execute one run, unless it is finished.
+
+    Returns:
+        The content of run.json.
 
     Raises:
-        lock.Held: another process has claimed it.
+        lock.Held: another process has its lock.
+        Exception: what ended the run early.
     """
-    with lock.claim(folder, config.lock_minutes), _signals() as stop:
-        if (info := resume.finished(folder, config)) is not None:
+    with lock.claim(folder, config.lock_minutes), _stop_request() as stop:
+        if (info := resume.prepare(folder, config)) is not None:
             return info
-        resume.drop_damage(folder)
         module = importlib.import_module(execute)
         result: dict[str, Any] = module.execute(config, folder, report, stop)
         return result
 
 
 @contextmanager
-def _signals() -> Iterator[Callable[[], bool]]:
-    """Turn signals into a question that the training asks before each step: must I stop?"""
-    came: list[int] = []
-    before = {n: signal.signal(n, lambda n, _: came.append(n)) for n in STOPS}
+def _stop_request() -> Iterator[Callable[[], bool]]:
+    """A function that the training calls before each step: has a signal asked it to stop?"""
+    received: list[int] = []
+    handlers = {n: signal.signal(n, lambda n, _: received.append(n)) for n in STOP_SIGNALS}
     try:
-        yield lambda: bool(came)
+        yield lambda: bool(received)
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -104,48 +106,50 @@ def check(configs: Sequence[Config]) -> int:
     return torch.cuda.device_count()
 
 
-def examine(pipe: Connection, setup: Setup, configs: Sequence[Config]) -> None:
-    """The life of a process that checks a grid: ``(number of GPUs, None)`` or ``(0, refusal)``."""
-    _enter(setup)
+def check_and_send(pipe: Connection, settings: WorkerSettings, configs: Sequence[Config]) -> None:
+    """Main function of a process that checks a grid.
+
+    Sends ``(number of GPUs, None)``, or ``(0, arguments of a ConfigError)``.
+    """
+    _initialize(settings)
     try:
         pipe.send((check(configs), None))
     except ConfigError as error:
-        refusal = (error.key, error.value, error.legal, traceback.format_exc())
-        pipe.send((0, refusal))
+        pipe.send((0, (error.key, error.value, error.legal, traceback.format_exc())))
 
 
-def _enter(setup: Setup) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    if setup.device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = setup.device
-    for trusted in setup.trusted:
-        instantiate.trust(trusted)
+def serve(pipe: Connection, settings: WorkerSettings) -> None:
+    """Main function of a worker process: receives runs and sends answers until the pipe closes."""
+    _initialize(settings)
 
-
-def serve(pipe: Connection, setup: Setup) -> None:
-    """The life of a worker process: runs come in, answers go out, until the pipe closes."""
-    _enter(setup)
-
-    def say(word: str, value: Any) -> None:
-        with suppress(OSError):  # the parent is gone: the run is about to be asked to stop
+    def send(word: str, value: Any) -> None:
+        with suppress(OSError):  # the parent has ended: this run is about to be asked to stop
             pipe.send((word, value))
 
-    while (task := _next(pipe)) is not None:
+    while (task := _receive(pipe)) is not None:
         config, folder = task
         try:
-            with _output_to(folder):
-                info = run(config, folder, lambda row: say("report", row), setup.execute)
+            with _output_to(folder / LOG_FILE):
+                info = run(config, folder, lambda row: send("report", row), settings.execute)
         except lock.Held as held:
-            say("held", str(held))
+            send("held", str(held))
         except BaseException as error:
-            say("failed", cause(error))
+            send("failed", cause(error))
             return
         else:
-            say("done", info)
+            send("done", info)
 
 
-def _next(pipe: Connection) -> tuple[Config, Path] | None:
+def _initialize(settings: WorkerSettings) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    shell.end_with_parent(GRACE_PERIOD)
+    if settings.device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = settings.device
+    for folder in settings.trusted:
+        instantiate.trust(folder)
+
+
+def _receive(pipe: Connection) -> tuple[Config, Path] | None:
     try:
         task: tuple[Config, Path] | None = pipe.recv()
     except EOFError:
@@ -153,30 +157,20 @@ def _next(pipe: Connection) -> tuple[Config, Path] | None:
     return task
 
 
-def _die_with_parent() -> None:
-    """End with the process that started the sweep, however it ended; politely first."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
-    os._exit(1)
-
-
 @contextmanager
-def _output_to(folder: Path) -> Iterator[None]:
-    """What the run prints, C libraries included, goes to its log."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = os.open(folder / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    kept = [os.dup(1), os.dup(2)]
-    for target in (1, 2):
-        os.dup2(log, target)
+def _output_to(log: Path) -> Iterator[None]:
+    """Append what the run prints, C libraries included, to its log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    originals = [os.dup(1), os.dup(2)]
+    for stream in (1, 2):
+        os.dup2(file, stream)
     try:
         yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for target, original in zip((1, 2), kept, strict=True):
-            os.dup2(original, target)
+        for stream, original in zip((1, 2), originals, strict=True):
+            os.dup2(original, stream)
             os.close(original)
-        os.close(log)
+        os.close(file)

@@ -1,4 +1,4 @@
-"""One worker process: started, talked to through a pipe, stopped, and its death explained."""
+"""One worker process: how it is started, given runs, read from, stopped; and why it ended."""
 
 import multiprocessing
 import signal
@@ -15,87 +15,93 @@ from stability.sweep.lock import LOST
 
 PRELOADED = ["torch", "stability.training.job", "stability.sweep.worker"]
 
-NO_PROCESS = (OSError, EOFError, RuntimeError)
-"""What a machine without memory, threads or files raises where a process is to be started."""
+START_ERRORS = (OSError, EOFError, RuntimeError)
+"""What starting a process raises on a machine that lacks memory, threads or file handles."""
 
 
-def context() -> Any:
+def process_context() -> Any:
     """A forkserver with torch loaded, so that a worker starts in milliseconds; else spawn."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
-    chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(PRELOADED)
-    return chosen
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
 
 
 def examine(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
-    """Check in another process what needs torch, which this one then never loads.
+    """Check in another process what needs torch, so that this one never loads it.
 
     Returns:
         The number of GPUs.
 
     Raises:
-        ConfigError: an option cannot be built, there is no such device, or no process to look.
+        ConfigError: an option cannot be built, there is no such device, or the process cannot be
+            started.
     """
-    near, far = context().Pipe()
-    setup = worker.Setup(tuple(trusted))
     configs = [cell.config for cell in cells]
-    process = context().Process(target=worker.examine, args=(far, setup, configs))
+    settings = worker.WorkerSettings(tuple(trusted))
     try:
-        with far:
-            process.start()
-    except NO_PROCESS as error:
+        process, pipe = _start(worker.check_and_send, settings, configs)
+    except START_ERRORS as error:
         legal = f"no process can be started ({worker.cause(error)})"
         raise ConfigError("n_jobs", configs[0].n_jobs, legal) from error
     try:
-        gpus, refusal = near.recv()
+        gpus, refusal = pipe.recv()
     except EOFError:
         process.join()
-        gpus, refusal = 0, ("model", configs[0].choices["model"], last_words(process.exitcode))
+        model = configs[0].choices["model"]
+        gpus, refusal = 0, ("model", model, describe_exit(process.exitcode))
     process.join()
     if refusal is not None:
         raise ConfigError(*refusal)
     return int(gpus)
 
 
-class Seat:
-    """A place for one worker process at a time."""
+def _start(main: Any, *args: Any) -> tuple[BaseProcess, Connection]:
+    """A new process that runs ``main(pipe, *args)``, and this end of the pipe."""
+    context = process_context()
+    parent_end, child_end = context.Pipe()
+    process = context.Process(target=main, args=(child_end, *args))
+    with child_end:
+        process.start()
+    return process, parent_end
 
-    def __init__(self, setup: worker.Setup) -> None:
+
+class WorkerProcess:
+    """A worker process that is started when it gets a run, and again after it has ended."""
+
+    def __init__(self, settings: worker.WorkerSettings) -> None:
         self.cell: Cell | None = None
+        """The run that it executes."""
         self.pipe: Connection | None = None
-        self._setup = setup
+        self._settings = settings
         self._process: BaseProcess | None = None
 
-    def begin(self, cell: Cell) -> None:
-        """Give the worker a run; a new worker where there is none or it has died.
+    def submit(self, cell: Cell) -> None:
+        """Give it a run.
 
         Raises:
-            OSError, EOFError, RuntimeError: twice in a row no worker could be started.
+            OSError, EOFError, RuntimeError: twice in a row the process could not be started.
         """
         try:
             self._send(cell)
-        except NO_PROCESS:  # it died while it was idle, or the machine is short of something
-            self.dismiss()
+        except START_ERRORS:  # it ended while it was idle, or the machine lacks something
+            self.close()
             self._send(cell)
         self.cell = cell
 
     def _send(self, cell: Cell) -> None:
         if self.pipe is None:
-            near, far = context().Pipe()
-            process = context().Process(target=worker.serve, args=(far, self._setup))
-            with far:
-                process.start()
-            self.pipe, self._process = near, process
+            self._process, self.pipe = _start(worker.serve, self._settings)
         self.pipe.send((cell.config, cell.folder))
 
-    def hear(self) -> tuple[str, Any]:
-        """The worker's next word; when its end of the pipe is closed, how it died."""
+    def receive(self) -> tuple[str, Any]:
+        """Its next message; after it has ended without one, ``failed`` and how it ended."""
         assert self.pipe is not None
         try:
             word, value = self.pipe.recv()
         except (EOFError, OSError):
-            return "failed", last_words(self.dismiss())
+            return "failed", describe_exit(self.close())
         return word, value
 
     def terminate(self) -> None:
@@ -103,12 +109,12 @@ class Seat:
         if self._process is not None:
             self._process.terminate()
 
-    def dismiss(self, wait: float = 10.0) -> int | None:
-        """End the worker, by force if it does not go within `wait` seconds; its exit code."""
+    def close(self, timeout: float = 10.0) -> int | None:
+        """End the process, by force after `timeout` seconds; returns its exit code."""
         if self.pipe is None or self._process is None:
             return None
         self.pipe.close()
-        self._process.join(wait)
+        self._process.join(timeout)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
@@ -117,10 +123,10 @@ class Seat:
         return code
 
 
-def last_words(code: int | None) -> str:
-    """What an exit code tells of a process that said nothing."""
+def describe_exit(code: int | None) -> str:
+    """The exit code of a process that sent no last message, in words."""
     if code == LOST:
-        return "another command took over its claim"
+        return "another command took over its lock"
     if code is None or code >= 0:
         return f"its process ended with exit code {code}"
     name = signal.Signals(-code).name

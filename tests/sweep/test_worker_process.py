@@ -1,0 +1,152 @@
+"""Worker processes: started, used again, replaced, ended with their parent."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from stability.config.knobs import ConfigError, Train
+from stability.sweep import lock, pool, worker, worker_process
+from stub_runs import CONFIG, HERE, cells, execute, kinds, run_file, wait_for
+
+
+@pytest.fixture
+def failing_starts(monkeypatch):
+    """Errors that the next starts of a process raise, in turn; then they succeed."""
+    errors, start = [], BaseProcess.start
+
+    def start_or_fail(process):
+        if errors:
+            raise errors.pop(0)
+        start(process)
+
+    monkeypatch.setattr(BaseProcess, "start", start_or_fail)
+    return errors
+
+
+@pytest.mark.parametrize(
+    "error", [EOFError(), RuntimeError("can't start new thread"), BlockingIOError(11, "no fork")]
+)
+def test_a_worker_that_cannot_be_started_costs_one_run(tmp_path, failing_starts, error):
+    failing_starts += [error, error]
+    runs, observer = execute(cells(tmp_path, "completes", "completes", "completes"))
+    assert kinds(runs) == ["failed", "done", "done"]
+    cause = runs.ends["run0"].cause
+    assert "no worker could be started" in cause and type(error).__name__ in cause
+    assert [end.kind for _, end in observer.ends] == ["failed", "done", "done"]
+    assert observer.starts == ["run1", "run2"]
+
+
+def test_a_worker_that_cannot_be_started_is_tried_once_more(tmp_path, failing_starts):
+    failing_starts += [EOFError()]
+    runs, _ = execute(cells(tmp_path, "completes"))
+    assert kinds(runs) == ["done"]
+
+
+def test_if_no_process_can_be_started_the_grid_is_refused(tmp_path, failing_starts):
+    failing_starts += [EOFError()]
+    with pytest.raises(ConfigError, match=r"no process can be started \(EOFError\)"):
+        worker_process.examine(cells(tmp_path, "completes"), [])
+
+
+def test_a_worker_is_used_again_until_a_run_fails(tmp_path):
+    made = cells(tmp_path, "completes", "completes", "raise", "completes", "completes")
+    execute(made)
+    pids = [run_file(cell)["pid"] for cell in made]
+    assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4]
+
+
+def test_an_isolated_run_has_a_process_of_its_own(tmp_path):
+    made = cells(tmp_path, "completes", "completes", "completes")
+    execute(made, isolate=True)
+    assert len({run_file(cell)["pid"] for cell in made}) == 3
+
+
+def test_output_goes_to_the_log(tmp_path):
+    (cell,) = cells(tmp_path, "completes")
+    execute([cell])
+    assert "printed by the job" in (cell.folder / "run.log").read_text()
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    program = (
+        "import sys, stub_runs\n"
+        "from pathlib import Path\n"
+        "if __name__ == '__main__':\n"
+        "    changes = {'step_s': 0.05, 'train': stub_runs.Train(steps=10**6)}\n"
+        "    stub_runs.execute(stub_runs.cells(Path(sys.argv[1]), 'completes', **changes))\n"
+    )
+    script = tmp_path / "parent.py"
+    script.write_text(program)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    parent = subprocess.Popen([sys.executable, script, tmp_path], env=environment)
+    path = tmp_path / "end-completes_run0" / "run.json"
+    wait_for(path.exists)
+    pid = json.loads(path.read_text())["pid"]
+    assert lives(pid)
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not lives(pid))
+    assert json.loads(path.read_text())["status"] == "interrupted"
+
+
+def lives(pid):
+    """Whether a process has not ended; a zombie has."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (lock.LOST, "another command took over its lock"),
+        (3, "its process ended with exit code 3"),
+        (0, "its process ended with exit code 0"),
+        (-signal.SIGSEGV, "its process was killed (SIGSEGV)"),
+        (-signal.SIGKILL, "its process was killed (SIGKILL; was the machine out of memory?)"),
+    ],
+)
+def test_an_exit_code_is_said_in_words(code, words):
+    assert worker_process.describe_exit(code) == words
+
+
+# -- one run in this process -----------------------------------------------------------------------
+
+
+def handlers():
+    return {n: signal.getsignal(n) for n in pool.STOP_SIGNALS}
+
+
+@pytest.mark.parametrize("end", ["completes", "raise"])
+def test_after_a_run_signals_are_handled_as_before(tmp_path, end):
+    before = handlers()
+    try:
+        worker.run(replace(CONFIG, end=end), tmp_path, lambda row: None, "stub_job")
+    except ValueError:
+        assert end == "raise"
+    assert handlers() == before
+
+
+@pytest.mark.parametrize("number", worker.STOP_SIGNALS)
+def test_a_signal_asks_the_run_to_stop_before_its_next_step(tmp_path, number):
+    rows = []
+
+    def report(row):
+        rows.append(row)
+        os.kill(os.getpid(), number)
+
+    config = replace(CONFIG, train=Train(steps=9))
+    assert worker.run(config, tmp_path, report, "stub_job")["status"] == "interrupted"
+    assert len(rows) == 1
+
+
+def test_a_run_whose_lock_is_held_is_not_started(tmp_path):
+    with lock.claim(tmp_path, 10), pytest.raises(lock.Held):
+        worker.run(CONFIG, tmp_path, lambda row: None, "stub_job")
+    assert list(tmp_path.iterdir()) == []
