@@ -1,6 +1,7 @@
 """How many workers there are, and which GPU each of them gets."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +43,35 @@ def test_how_many_runs_go_on_at_a_time(
     monkeypatch.setattr(devices, "cores", lambda: 4)
     made = cells(tmp_path, *["completes"] * 5, device=device, n_jobs=n_jobs, threads=threads)
     assert [each.device for each in devices.worker_settings(made, [], gpus)] == expected
+
+
+def test_the_run_with_the_most_threads_sets_the_number_of_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "cores", lambda: 4)
+    made = [
+        *cells(tmp_path, "completes", "completes", threads=1, n_jobs="auto"),
+        *cells(tmp_path, "completes", "completes", threads=2, n_jobs="auto"),
+    ]
+    assert len(devices.worker_settings(made, [], 0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("900000 100000", 8), (None, 8)],
+)
+def test_a_quota_of_the_container_limits_the_cores(monkeypatch, quota, expected):
+    def read_text(path):
+        assert str(path) == "/sys/fs/cgroup/cpu.max"
+        if quota is None:
+            raise FileNotFoundError
+        return quota + "\n"
+
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert devices.cores() == expected
+
+
+def test_no_more_gpus_are_named_than_there_are(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,2")
+    assert devices.gpu_names(2) == ["3", "1"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert devices.gpu_names(2) == ["0", "1"]

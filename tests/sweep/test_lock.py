@@ -86,6 +86,12 @@ def test_a_process_that_was_killed_and_not_waited_for_is_dead(tmp_path):
     holder.wait()
 
 
+def test_a_later_process_has_a_later_start():
+    program = "from stability.sweep.owner import Owner; print(Owner.this_process().start_tick)"
+    later = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert 0 < int(Owner.this_process().start_tick) < int(later)
+
+
 @pytest.mark.parametrize("changes", [{"pid": os.getppid()}, {"pid": 1}])
 def test_an_owner_whose_start_is_not_known_lives_while_its_pid_does(tmp_path, changes):
     write_lock(tmp_path, start_tick=None, **changes)
@@ -169,10 +175,11 @@ def test_heartbeats_renew_a_lock_and_its_loss_ends_the_process(tmp_path):
 
 
 def test_a_lock_that_was_deleted_is_lost(tmp_path):
-    process = hold(tmp_path, "time.sleep(60)", minutes=0.01)
+    """At the next heartbeat, after 1.5 s: not as late as a read error, which may last for 4.5 s."""
+    process = hold(tmp_path, "time.sleep(60)", minutes=0.1)
     wait_for((tmp_path / lock.LOCK_FILE).exists)
     (tmp_path / lock.LOCK_FILE).unlink()
-    assert process.wait(timeout=20) == lock.LOST
+    assert process.wait(timeout=4) == lock.LOST
 
 
 def test_a_lock_that_was_lost_is_not_released(tmp_path):
@@ -281,8 +288,15 @@ def test_a_command_in_another_pid_namespace_does_not_take_a_live_lock(tmp_path, 
         assert subprocess.check_output(command, text=True) == "held\n"
 
 
+def test_a_proc_of_another_namespace_tells_no_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "readlink", lambda path: Path("7" if path.name == "self" else "x"))
+    write_lock(tmp_path, start_tick="1")
+    with pytest.raises(lock.Held):
+        take(tmp_path)
+
+
 @needs_unshare
-def test_a_proc_of_another_namespace_does_not_make_an_owner_dead(tmp_path):
+def test_two_commands_in_a_namespace_with_the_outer_proc_do_not_hold_a_lock_at_once(tmp_path):
     body = f"import subprocess; subprocess.run([sys.executable, '-c', {TRY!r}, sys.argv[1]])"
     holder = hold(tmp_path, body, before=unshare(), stdout=subprocess.PIPE, text=True)
     assert holder.communicate()[0] == "held\n"

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from stability.config.knobs import Config
+from stability.config.knobs import Config, Model, Train
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
-from stability.sweep.progress import Display
+from stability.sweep.progress import Display, cost, duration
 
 INFO = {"status": "completed", "final_loss": 2.5, "seconds": 3.0}
 
@@ -37,6 +37,29 @@ def test_ended_runs_are_counted_and_shown_with_their_training_loss(display, cell
     display.ended(cells[0], RunEnd("done", INFO))
     assert "[1/3] seed-0  completed  training loss 2.5  3 s" in display.text()
     assert bar(display)[0] == "[bold]1 of 3 runs"
+
+
+def test_the_time_left_follows_from_the_share_that_is_done(display, cells):
+    """Half of one of three equal runs took 10 s: a sixth, so five sixths take 50 s."""
+    row = {**dict.fromkeys(("loss", "grad_norm", "tokens_per_s"), 1.0), "step": 5, "steps": 10}
+    display.started(cells[0])
+    display._progress.tasks[0].start_time -= 10
+    display.report(cells[0], row)
+    assert bar(display)[1] == "50 s left"
+    assert display._progress.tasks[0].completed == pytest.approx(1 / 6)
+
+
+def test_the_cost_of_a_run_is_tokens_times_multiplications_per_token():
+    config = Config(depth=12, model=Model(width=64, context=8), train=Train(steps=9, batch_size=2))
+    assert cost(config) == 10 * 2 * 8 * (12 * 64**2 * 12 + 64 * 256)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (61, "1 min 01 s"), (3599, "59 min 59 s"), (7260, "2 h 01 min")],
+)
+def test_durations_are_shown_in_their_unit(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_a_stop_is_acknowledged_and_promises_no_time(display, cells):
