@@ -56,7 +56,14 @@ def test_the_cost_of_a_run_is_tokens_times_multiplications_per_token():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59.4, "59 s"), (61, "1 min 01 s"), (3599, "59 min 59 s"), (7260, "2 h 01 min")],
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (61, "1 min 01 s"),
+        (120, "2 min 00 s"),
+        (3599, "59 min 59 s"),
+        (7260, "2 h 01 min"),
+    ],
 )
 def test_durations_are_shown_in_their_unit(seconds, text):
     assert duration(seconds) == text

@@ -13,7 +13,7 @@ import pytest
 
 from stability.config.knobs import ConfigError, Train
 from stability.sweep import lock, pool, worker, worker_process
-from stub_runs import CONFIG, HERE, cells, execute, kinds, run_file, wait_for
+from stub_runs import CONFIG, HERE, SETTINGS, Recorder, cells, execute, kinds, run_file, wait_for
 
 
 @pytest.fixture
@@ -60,6 +60,36 @@ def test_a_worker_is_used_again_until_a_run_fails(tmp_path):
     execute(made)
     pids = [run_file(cell)["pid"] for cell in made]
     assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4]
+
+
+def test_a_worker_that_died_while_it_was_idle_is_replaced(tmp_path):
+    first, second = cells(tmp_path, "completes", "completes")
+    process = worker_process.WorkerProcess(SETTINGS)
+
+    def end_of(cell):
+        process.submit(cell)
+        while (message := process.receive())[0] == "report":
+            pass
+        return message[0]
+
+    assert end_of(first) == "done"
+    os.kill(run_file(first)["pid"], signal.SIGKILL)
+    wait_for(lambda: not lives(run_file(first)["pid"]))
+    assert end_of(second) == "done"
+    assert process.close() == 0 and process.close() is None
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_a_run(tmp_path):
+    (cell,) = cells(tmp_path, "completes", step_s=0.05, train=Train(steps=20))
+    observer = Recorder()
+
+    def interrupt(cell, row):
+        os.kill(run_file(cell)["pid"], signal.SIGINT)
+
+    observer.report = interrupt
+    runs = pool.Pool([SETTINGS], observer)
+    runs.run([cell])
+    assert kinds(runs) == ["done"] and run_file(cell)["status"] == "completed"
 
 
 def test_an_isolated_run_has_a_process_of_its_own(tmp_path):

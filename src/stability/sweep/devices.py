@@ -10,13 +10,13 @@ from stability.sweep.worker import WorkerSettings
 
 def cores() -> int:
     """CPU cores that this process may use; a container's quota counts."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    affinity = hasattr(os, "sched_getaffinity")
+    usable = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
-        return usable or 1
-    limit = usable if quota == "max" else max(1, int(quota) // int(period))
-    return min(usable or 1, limit or 1)
+        return usable
+    return usable if quota == "max" else min(usable, max(1, int(quota) // int(period)))
 
 
 def worker_settings(
