@@ -12,7 +12,7 @@ from torch import nn
 
 from stability import replay
 from stability.config.names import Key
-from stability.recording.operations import Trace
+from stability.recording.operations import OperationTrace
 from tiny import make_config, run
 
 
@@ -66,7 +66,7 @@ def test_a_softmax_over_infinities_is_named_among_innocent_operations():
             return torch.softmax(x * 1e30 * 1e30, dim=-1)
 
     site = Softmax()
-    with Trace({Key(0, "attn", "scores"): site}) as trace:
+    with OperationTrace({Key(0, "attn", "scores"): site}) as trace:
         site(torch.ones(2, 3))
     culprit = trace.culprit()
     assert culprit is not None

@@ -8,7 +8,6 @@ second format beside the run's.
 """
 
 import argparse
-import json
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -25,12 +24,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from stability import shell
 from stability.config import instantiate
 from stability.config.knobs import DTYPES, Config, ConfigError
+from stability.config.names import Key
 from stability.model.build import device_of, model_of, recorder_of
 from stability.model.gpt import GPT
-from stability.recording.operations import Operation, Seen, Trace
+from stability.recording.operations import Operation, OperationTrace, TensorSummary
 from stability.recording.recorded_step import Rows
 from stability.results import atomic
-from stability.results.schema import CONFIG_FILE, FAILURE_FILE, RUN_FILE
+from stability.results.run_file import RunFile
+from stability.results.schema import CONFIG_FILE, FAILURE_FILE
 from stability.training.passes import forward_backward
 
 REPLAY_FILE = "replay.parquet"
@@ -81,19 +82,21 @@ def repeat(config: Config, state: dict[str, Any], model: GPT, dtype: str) -> Non
     forward_backward(config.changed({"dtype": dtype}), model, x_BT, y_BT, state["step"], scale)
 
 
-def watch(config: Config, state: dict[str, Any], dtype: str, open_attention: bool) -> Trace:
+def watch(
+    config: Config, state: dict[str, Any], dtype: str, open_attention: bool
+) -> OperationTrace:
     """The failing step with every operation watched."""
     model = prepare(config, state, dtype)
     kernel: AbstractContextManager[Any] = (
         sdpa_kernel(SDPBackend.MATH) if open_attention else nullcontext()
     )
-    trace = Trace(model.sites())
+    trace = OperationTrace(model.sites())
     with kernel, trace:
         repeat(config, state, model, dtype)
     return trace
 
 
-def as_it_ran(folder: Path, config: Config, state: dict[str, Any]) -> Trace:
+def as_it_ran(folder: Path, config: Config, state: dict[str, Any]) -> OperationTrace:
     """The failing step as the run made it.
 
     Raises:
@@ -121,7 +124,7 @@ def sites(config: Config, state: dict[str, Any], dtype: str) -> Rows:
     return rows
 
 
-def show_seen(tensors: tuple[Seen, ...]) -> str:
+def show_tensors(tensors: tuple[TensorSummary, ...]) -> str:
     """Tensors in a cell: shape, largest magnitude, and how many entries are not finite."""
     cells = []
     for t in tensors:
@@ -130,7 +133,7 @@ def show_seen(tensors: tuple[Seen, ...]) -> str:
     return "\n".join(cells)
 
 
-def show_operations(trace: Trace, culprit: Operation, console: Console) -> None:
+def show_operations(trace: OperationTrace, culprit: Operation, console: Console) -> None:
     """The culprit and what came before it."""
     table = Table(title="the operations up to the first non-finite value", show_lines=True)
     for name in ("#", "pass", "where", "operation", "read", "wrote"):
@@ -138,7 +141,7 @@ def show_operations(trace: Trace, culprit: Operation, console: Console) -> None:
     for op in trace.operations[max(0, culprit.number - BEFORE) : culprit.number + 1]:
         cells = (str(op.number), op.phase, op.place, op.name)
         style = "bold red" if op is culprit else ""
-        table.add_row(*cells, show_seen(op.inputs), show_seen(op.outputs), style=style)
+        table.add_row(*cells, show_tensors(op.inputs), show_tensors(op.outputs), style=style)
     console.print(table)
 
 
@@ -157,7 +160,7 @@ def show_sites(columns: dict[str, Rows], console: Console) -> None:
     console.print(table)
 
 
-def save(trace: Trace, path: Path) -> None:
+def save(trace: OperationTrace, path: Path) -> None:
     """Every operation with every tensor it wrote, as parquet."""
     rows = [
         {
@@ -200,7 +203,7 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
     if culprit is not None:
         console.print(
             f"[bold]{culprit.name}[/] ({culprit.phase}, {culprit.place}) made the first non-finite "
-            f"value, out of finite inputs: {show_seen(culprit.inputs)}".replace("\n", "; "),
+            f"value, out of finite inputs: {show_tensors(culprit.inputs)}".replace("\n", "; "),
             soft_wrap=True,
         )
     console.print(f"every operation: {folder / REPLAY_FILE}", soft_wrap=True)
@@ -209,11 +212,10 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
 
 def broken_by_update(folder: Path) -> str:
     """Says so where the pass is finite and the update that it led to broke a weight."""
-    found = json.loads((folder / RUN_FILE).read_text())["first_bad"]
+    found = RunFile.read(folder).first_bad
     if not found or found["kind"] != "update":
         return ""
-    where = "layer {layer}, {sublayer}, {site}".format(**found)
-    return f"every operation of the pass is finite; the update that follows it breaks {where}"
+    return f"every operation of the pass is finite; the update that follows breaks {Key.of(found)}"
 
 
 @shell.quiet_exit

@@ -12,8 +12,9 @@ from by_hand import EQUATIONS, ByHand
 from stability.config.knobs import DTYPES
 from stability.config.names import Key
 from stability.model import build
-from stability.model.gpt import GPT, IGNORED, draw, loss_sum
+from stability.model.gpt import GPT, draw, loss_sum
 from stability.model.sublayers import Attention, rotary
+from stability.parts.batches import IGNORED
 from stability.parts.inits import RESIDUAL_ROLES, Weight
 from stability.parts.placements import norms_used
 from tiny import composed, make_config, options

@@ -8,7 +8,6 @@ import pytest
 
 from stability.config import instantiate
 from stability.config.knobs import ConfigError
-from stability.parts.batches import IGNORED
 from stability.parts.data import Markov, PyDocs, Text, Tokens, source, vocabulary
 from tiny import make_config
 
@@ -180,9 +179,3 @@ def test_the_vocabulary_is_the_datas_or_the_models():
     assert vocabulary(config, source(config)) == 64
     config = make_config({"model.vocab": 100}, data="markov")
     assert vocabulary(config, source(config)) == 100
-
-
-def test_both_modules_ignore_the_same_target():
-    from stability.model.gpt import IGNORED as in_the_loss
-
-    assert in_the_loss == IGNORED

@@ -27,6 +27,7 @@ from stability.figures.drawing.style import styled
 from stability.results import atomic
 from stability.results.atomic import Unreadable
 from stability.results.index import sweeps
+from stability.results.run_file import one_line
 
 WIDE = 200
 """Columns of the table where it goes to no terminal."""
@@ -154,8 +155,8 @@ def _evaluate(
             try:
                 results.append(evaluate(claim, found, theory))
             except (AttributeError, KeyError, TypeError, ValueError, BadCriterion) as error:
-                what = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise BadClaim(f"{claim.name}: cannot be evaluated as written ({what})") from error
+                what = f"cannot be evaluated as written ({one_line(error)})"
+                raise BadClaim(f"{claim.name}: {what}") from error
     return results
 
 

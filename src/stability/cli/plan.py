@@ -25,7 +25,8 @@ from rich.console import Console
 from stability.cli import checks, compose
 from stability.cli.arguments import check
 from stability.config.knobs import KNOBS, ConfigError
-from stability.sweep import grid, progress, resume, summary, worker, worker_process
+from stability.results.run_file import one_line
+from stability.sweep import grid, progress, resume, summary, worker_process
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
 
@@ -202,7 +203,7 @@ def _outcome(cell: Cell, result: JobReturn) -> RunEnd:
     """How a job ended; what it wrote itself counts for more than what its launcher says."""
     if result.status == JobStatus.COMPLETED and isinstance(result.return_value, RunEnd):
         return result.return_value
-    cause = worker.cause(result._return_value)
+    cause = one_line(result._return_value)
     resume.mark_ended(cell.folder, "failed", cause, cell.config.lock_minutes)
     if (info := resume.finished(cell.folder, cell.config)) is not None:
         return RunEnd("done", info)

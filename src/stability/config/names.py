@@ -1,6 +1,7 @@
 """Names that configs, tables and models share: where in a network, and what is recorded there."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Key(NamedTuple):
@@ -10,8 +11,13 @@ class Key(NamedTuple):
     sublayer: str
     name: str
 
-    def spelt(self) -> str:
-        """For a message."""
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Key":
+        """The place of a row of the layers table, or of ``first_bad`` in run.json."""
+        return cls(row["layer"], row["sublayer"], row["site"])
+
+    def __str__(self) -> str:
+        """The place in words, for messages."""
         return f"layer {self.layer}, {self.sublayer}, {self.name}"
 
 
@@ -36,6 +42,38 @@ SITES = {
 }
 """Sites of activations. Rows about parameters carry the parameter's name in ``site`` instead."""
 
-SUBLAYERS = ("embed", "attn", "mlp", "linear", "head")
+BLOCK_SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
+"""Option of ``model.sublayers`` -> the sublayers of a block, in the order in which they run."""
+
+INNER_SUBLAYERS = frozenset(name for names in BLOCK_SUBLAYERS.values() for name in names[:-1])
+"""Sublayers that are never the last of their block: their output is not that of the block."""
+
 BLOCK = "block"
 """Sublayer of a row about a whole block."""
+
+SUBLAYER_ORDER = ("embed", "attn", "mlp", "linear", "head")
+"""Sublayers in the order in which a forward pass meets them within one ``layer``."""
+
+SITE_ORDER = ("resid_pre", "branch_in", "scores", "attn_rows", "branch_out", "resid_post")
+"""Sites in the order in which a forward pass meets them within one sublayer."""
+
+PHASES = {"weight": 0, "act": 1, "grad": 2, "weight_grad": 2, "update": 3}
+"""Kind -> the part of a step in which its tensors come to be."""
+
+
+def moment(kind: str, place: tuple[int, ...], site: int = 0) -> tuple[int, ...]:
+    """Sorts rows of one step in the order of execution.
+
+    Weights as the step finds them; activations forward; then, from the head down, gradients of
+    activations and of the weights they meet; updates.
+
+    Args:
+        kind: one of `KINDS`.
+        place: orders the sublayers as the forward pass meets them: one number, or a layer and the
+            place of the sublayer in `SUBLAYER_ORDER`.
+        site: orders the tensors of one kind in a sublayer as the forward pass meets them.
+    """
+    phase = PHASES[kind]
+    if kind in ("grad", "weight_grad"):
+        return (phase, *(-number for number in place), kind == "weight_grad", -site)
+    return (phase, *place, False, site)

@@ -16,17 +16,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from stability.config.knobs import Model
-from stability.config.names import EMBED_LAYER, Key
+from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, Key
 from stability.model.sublayers import BRANCHES, Attention, Linear
+from stability.parts.batches import IGNORED
 from stability.parts.inits import Init, Weight
 from stability.parts.norms import widen
 from stability.parts.placements import Placement, norms_used
 from stability.recording.sites import Site
-
-IGNORED = -100
-"""Target of a token that does not count: padding."""
-
-SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
 
 
 class Parts(NamedTuple):
@@ -140,7 +136,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         width, context, dropout = shape.width, shape.context, shape.dropout
-        names = SUBLAYERS[shape.sublayers]
+        names = BLOCK_SUBLAYERS[shape.sublayers]
         self.depth, self.checkpointing = depth, checkpointing
         self.embed = Embedding(vocab, width, context, shape.position == "learned", dropout)
 

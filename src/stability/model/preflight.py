@@ -14,8 +14,8 @@ from torch import nn
 
 from stability.config.instantiate import blaming
 from stability.config.knobs import Config, ConfigError
+from stability.config.names import BLOCK_SUBLAYERS
 from stability.model.build import device_of, init_of, parts_of
-from stability.model.gpt import SUBLAYERS
 from stability.model.sublayers import BRANCHES
 from stability.parts.inits import Weight
 from stability.parts.placements import norms_used
@@ -31,7 +31,7 @@ def check(config: Config) -> None:
         ConfigError: the size, a class, its arguments or the device is refused.
     """
     with torch.device("meta"):
-        names = SUBLAYERS[config.model.sublayers]
+        names = BLOCK_SUBLAYERS[config.model.sublayers]
         branches = {name: BRANCHES[name](config.model) for name in names}
     _refuse_too_large(config, branches)
     _try_parts(config, branches)

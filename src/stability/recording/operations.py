@@ -1,7 +1,7 @@
-"""Watches every operation of a pass and names the one that made the first non-finite value.
+"""Records every operation of a pass and names the one that made the first non-finite value.
 
-Works below autograd, on the operations that torch dispatches, forward and backward: an operation is
-to blame where an output holds NaN or Inf while all that it read was finite.
+Works below autograd, on the operations that torch dispatches, forward and backward. The culprit is
+the first operation whose output holds NaN or Inf although all of its inputs were finite.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from stability.config.names import Key
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A tensor as an operation read or wrote it."""
+class TensorSummary:
+    """An input or output of an operation."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,35 +34,35 @@ class Operation:
     phase: str
     place: str
     name: str
-    inputs: tuple[Seen, ...]
-    outputs: tuple[Seen, ...]
+    inputs: tuple[TensorSummary, ...]
+    outputs: tuple[TensorSummary, ...]
 
     @property
     def is_culprit(self) -> bool:
-        """Whether it made a non-finite value out of finite ones."""
+        """Whether an output is not finite although every input is."""
         made = any(t.nonfinite for t in self.outputs)
         return made and not any(t.nonfinite for t in self.inputs)
 
 
-def _see(tensors: Any) -> tuple[Seen, ...]:
+def _summaries(tensors: Any) -> tuple[TensorSummary, ...]:
     floats = [t for t in tree_leaves(tensors) if isinstance(t, Tensor) and t.is_floating_point()]
-    seen = []
+    found = []
     for t in floats:
         finite = t.detach().to("cpu", torch.float64).flatten()
         finite = finite[finite.isfinite()]
         absmax = float(finite.abs().max()) if len(finite) else float("nan")
         dtype = str(t.dtype).removeprefix("torch.")
-        seen.append(Seen(dtype, tuple(t.shape), absmax, t.numel() - len(finite)))
-    return tuple(seen)
+        found.append(TensorSummary(dtype, tuple(t.shape), absmax, t.numel() - len(finite)))
+    return tuple(found)
 
 
-# Memory that is filled later and masks, which hold what they hold on purpose.
+# Memory that is filled later, and masks, which hold infinities on purpose.
 _SILENT = ("empty", "full", "scalar_tensor", "new_", "masked_fill")
 
 
 @dataclass
-class Trace(TorchDispatchMode):
-    """Collects the operations of whatever runs inside it.
+class OperationTrace(TorchDispatchMode):
+    """Collects the operations of what runs in its ``with`` block.
 
     Args:
         sites: the model's sites; a backward operation's place is the last site whose gradient was
@@ -77,10 +77,10 @@ class Trace(TorchDispatchMode):
         self.phase, self.place = "forward", "start"
         self._hooks: list[Any] = []
 
-    def __enter__(self) -> "Trace":
+    def __enter__(self) -> "OperationTrace":
         names: dict[nn.Module, str] = {}
-        for (layer, sublayer, name), module in self.sites.items():
-            names.setdefault(module, f"layer {layer}, {sublayer}, {name}")
+        for key, module in self.sites.items():
+            names.setdefault(module, str(key))
 
         def hook(module: nn.Module, _: Any, output: Any) -> None:
             self.place = f"after {names[module]}"
@@ -104,15 +104,15 @@ class Trace(TorchDispatchMode):
         name = str(func)
         filled = any(name.removeprefix("aten.").startswith(s) for s in _SILENT)
         silent = filled or func.is_view
-        inputs = () if silent else _see((args, kwargs))
+        inputs = () if silent else _summaries((args, kwargs))
         result = func(*args, **kwargs)
         if not silent:
-            outputs = _see(result)
+            outputs = _summaries(result)
             number = len(self.operations)
             made = Operation(number, self.phase, self.place, name, inputs, outputs)
             self.operations.append(made)
         return result
 
     def culprit(self) -> Operation | None:
-        """The first operation that made a non-finite value out of finite ones."""
+        """The first operation that made a non-finite value out of finite inputs, if any."""
         return next((op for op in self.operations if op.is_culprit), None)

@@ -1,4 +1,4 @@
-r"""The recorder in a training loop that somebody else wrote.
+r"""`record`: the recorder in an external training loop.
 
 ::
 
@@ -10,11 +10,12 @@ r"""The recorder in a training loop that somebody else wrote.
             optimizer.zero_grad()
             recording.log(loss=float(loss))
 
-The folder it leaves is a run like any other: `stability.load` and the plot command read it.
+It leaves the folder of a run like any other, which `stability.load` and the plot command read.
 """
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,23 +32,24 @@ from torch.optim.optimizer import (
 from stability.config.names import BLOCK, EMBED_LAYER, KINDS, Key
 from stability.parts.norms import recomputing
 from stability.parts.precision import PRECISIONS
+from stability.recording.external_loop import Recording
+from stability.recording.machine import device_name, finfo
 from stability.recording.recorder import Recorder
-from stability.recording.session import Recording
 from stability.results import schema
-from stability.results.atomic import write_json, write_text
-from stability.results.run_file import now, provenance
+from stability.results.atomic import write_text
+from stability.results.run_file import RunFile, now
 
 OUTSIDE = "outside"
-"""Sublayer of parameters that lie in none of the chosen modules."""
+"""Sublayer of parameters outside all sites."""
 
 
 def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Key, nn.Parameter]]:
     """Sites and parameters of any module, under the keys of the tables.
 
-    A module is a site where the pattern matches the end of its dotted name. The pattern's first
-    group is the layer's number; a second group, if any, names the sublayer (else ``block``). The
-    site is called ``resid_post``: what the module returns. A parameter belongs to the site it
-    lies in.
+    A module is a site if the pattern matches the end of its dotted name. The pattern's first group
+    is the layer's number; a second group, if any, names the sublayer (else ``block``). The site is
+    called ``resid_post``: what the module returns. A parameter belongs to the innermost site that
+    contains it.
 
     Raises:
         ValueError: the pattern matches no module, lacks the group, or matches two under one name.
@@ -91,17 +93,16 @@ def record(
     token_dim: int = 1,
     loss_scale: Callable[[], float] | None = None,
 ) -> Iterator[Recording]:
-    """Record a model while somebody else trains it.
+    """Record a model in an external training loop.
 
-    A step ends when an optimizer that holds a parameter of the model makes its step; of several
-    such optimizers it is the one that steps first after a forward pass, and only what it updates
-    has rows of updates. A step that a gradient scaler leaves out is told by the fall of
-    ``loss_scale`` and counts as a step, ``skipped``. Parameter gradients are measured as that
-    optimizer gets them (after unscaling and clipping, if the loop does them), activations'
-    gradients as the backward pass makes them; where there is none (a frozen start, an unused
-    parameter) there is no row. A module that is called several times in a pass is one site.
-    Activation checkpointing must be that with ``use_reentrant=False``: the other kind hides the
-    first pass.
+    A step ends when an optimizer of the model's parameters makes its step. Of several optimizers
+    the first to step after a forward pass ends it, and only the parameters of that one have rows
+    of kind ``update``. A step that a gradient scaler leaves out is recognised by the fall of
+    ``loss_scale``; it counts as a step, ``skipped``. Parameters' gradients are measured as the
+    optimizer gets them (after unscaling and clipping, if the loop does so), activations' gradients
+    as the backward pass makes them. Without a gradient (a frozen start, an unused parameter) there
+    is no row. A module that is called several times in a pass is one site. Activation
+    checkpointing needs ``use_reentrant=False``: the other kind hides the first pass.
 
     Args:
         model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
@@ -117,7 +118,7 @@ def record(
             gradients of activations. Asked before each forward pass.
 
     Raises:
-        ValueError: the pattern fits nothing, a kind is unknown, or nothing is to be trained.
+        ValueError: the pattern matches nothing, a kind is unknown, or no parameter is trained.
         FileExistsError: ``out`` holds a run.
         RuntimeError: at the end of a recorded step, if a chosen module did not run.
     """
@@ -132,63 +133,74 @@ def record(
         "choices": {"model": type(model).__name__},
         "depth": 1 + max(key.layer for key in found),
         "sites": sites,
-        "dtype": _format(model),
+        "dtype": _format_name(next(model.parameters()).dtype),
         "record": {"every": every, "kinds": list(kinds)},
     }
     folder = Path(out)
     state = _open(folder, model, config)
-    recorder = Recorder(found, weights, kinds, ("resid_post",), token_dim, guest=True)
+    recorder = Recorder(found, weights, kinds, ("resid_post",), token_dim, external_loop=True)
     scale = loss_scale or (lambda: 1.0)
-    recording = Recording(recorder, folder, state["run"], config, every, ring, scale)
+    recording = Recording(recorder, folder, state.run, config, every, ring, scale)
     owned = {id(p) for p in model.parameters()}
-    with _concluded(recording, state, _step_hooks(recording, owned, next(iter(found.values())))):
+    hooks = _step_hooks(recording, owned, next(iter(found.values())))
+    with _concluded(recording, folder, state, hooks):
         yield recording
 
 
-def _open(folder: Path, model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
-    """Make the run's folder; return what its run.json says."""
+def _open(folder: Path, model: nn.Module, config: dict[str, Any]) -> RunFile:
+    """Make the run's folder, its config.yaml and its run.json."""
     if (folder / schema.RUN_FILE).exists():
         raise FileExistsError(f"{folder} holds a run already")
     folder.mkdir(parents=True, exist_ok=True)
     run = hashlib.blake2b(f"{folder.resolve()} {now()}".encode(), digest_size=4).hexdigest()
     write_text(folder / schema.CONFIG_FILE, yaml.safe_dump(config, sort_keys=False))
-    return write_json(folder / schema.RUN_FILE, _state(model, run, folder))
+    first = next(model.parameters())
+    state = RunFile.begin(folder, run, {"sha256": None}, finfo(config["dtype"], first.dtype))
+    state.parameters = sum(p.numel() for p in model.parameters())
+    state.device = device_name(first.device)
+    state.write(folder)
+    return state
 
 
 @contextmanager
-def _concluded(recording: Recording, state: dict[str, Any], hooks: Sequence[Any]) -> Iterator[None]:
-    """Take the hooks away in the end, and say in run.json how it ended."""
+def _concluded(
+    recording: Recording, folder: Path, state: RunFile, hooks: Sequence[Any]
+) -> Iterator[None]:
+    """Remove the hooks at the end, and write to run.json how the loop ended."""
+    began = time.perf_counter()
     try:
         yield
     except BaseException as error:
-        state |= {"status": "failed", "error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        state.fail(error)
         raise
     else:
-        state |= {"status": "completed"}
+        state.status = state.outcome = "completed"
+        state.finished = now()
     finally:
         for hook in hooks:
             hook.remove()
         recording.close()
-        state |= {"outcome": state["status"], "finished": now(), "steps_done": recording.step}
-        state |= {"first_bad": recording.first_bad}
-        write_json(recording.folder / schema.RUN_FILE, state)
+        state.steps_done, state.first_bad = recording.step, recording.first_bad
+        state.seconds = time.perf_counter() - began
+        state.record_seconds = recording.record_seconds
+        state.write(folder)
 
 
 def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[Any]:
-    """Hooks on every optimizer's step.
+    """Hooks on the first site and on every optimizer.
 
-    Of the steps that optimizers of the model's parameters make, the first after a forward pass ends
-    a step of the recording; further optimizers of the same pass do not.
+    The first optimizer of the model's parameters that steps after a forward pass ends a step of the
+    recording; further optimizers of the same pass do not.
     """
     state = {"passed": False, "stepping": False}
 
-    def passing(*_: Any) -> None:
+    def before_pass(*_: Any) -> None:
         if torch.is_grad_enabled() and not recomputing():
             recording.before_pass(first=not state["passed"])
             state["passed"] = True
 
-    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        state["stepping"] = state["passed"] and bool(owned & _held(optimizer))
+    def before_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        state["stepping"] = state["passed"] and bool(owned & _parameters_of(optimizer))
         if not state["stepping"]:
             return
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -196,49 +208,23 @@ def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[
         state["passed"] = False
         recording.before_update()
 
-    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if state["stepping"]:
             state["stepping"] = False
-            recording.after_update(_held(optimizer))
+            recording.after_update(_parameters_of(optimizer))
 
     return [
-        site.register_forward_pre_hook(passing),
-        register_optimizer_step_pre_hook(before),
-        register_optimizer_step_post_hook(after),
+        site.register_forward_pre_hook(before_pass),
+        register_optimizer_step_pre_hook(before_update),
+        register_optimizer_step_post_hook(after_update),
     ]
 
 
-def _held(optimizer: torch.optim.Optimizer) -> set[int]:
+def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-def _format(model: nn.Module) -> str:
-    """The number format of the parameters, as the knob ``dtype`` calls it."""
-    dtype = next(model.parameters()).dtype
+def _format_name(dtype: torch.dtype) -> str:
+    """A number format as the knob ``dtype`` calls it."""
     names = [n for n, p in PRECISIONS.items() if p.param == dtype and p.autocast is None]
     return names[0] if names else str(dtype).removeprefix("torch.")
-
-
-def _state(model: nn.Module, run: str, folder: Path) -> dict[str, Any]:
-    limits = torch.finfo(next(model.parameters()).dtype)
-    return {
-        "format": schema.FORMAT,
-        "run": run,
-        "folder": folder.name,
-        "status": "running",
-        "outcome": "running",
-        "first_bad": None,
-        "steps_done": 0,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "data": {"sha256": None},
-        "finfo": {
-            "dtype": _format(model),
-            "max": limits.max,
-            "tiny": limits.tiny,
-            "eps": limits.eps,
-        },
-        **provenance(),
-        "started": now(),
-        "finished": None,
-        "error": None,
-    }

@@ -1,4 +1,4 @@
-"""What a recorder took of one step: numbers on the device, and the rows that they become."""
+"""What was recorded of one step: numbers on the device, and the rows that they become."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,24 +9,29 @@ from torch import Tensor
 
 from stability.config.names import Key
 from stability.recording import stats
+from stability.results.fields import columns
 
 Rows = dict[str, Any]
+"""Columns of the layers table by name."""
+
 Slot = tuple[str, tuple[Key, ...]]
 """A kind, and the keys that share the tensor: one measurement, a row for each key."""
 
 
 @dataclass(frozen=True)
-class Taken:
-    """The numbers of one recorded step: a row for each slot, its fields, median token, lost."""
+class RecordedStep:
+    """The statistics of one recorded step, still on the device: a vector for each slot."""
 
-    numbers: Tensor
+    vectors_NF: Tensor
     slots: list[Slot]
     scales: Mapping[str, float]
+    """By kind: the loss scale that its values still carry."""
     seconds: float
+    """What recording the step has cost the host."""
 
     def is_bad(self) -> bool:
         """Whether a tensor held a non-finite entry. Waits for the device."""
-        return bool((self.numbers[:, stats.NONFINITE] > 0).any())
+        return bool((self.vectors_NF[:, stats.NONFINITE] > 0).any())
 
     def rows(self, **constant: Any) -> Rows:
         """Columns of the layers table. Waits for the device, once.
@@ -36,26 +41,16 @@ class Taken:
         """
         slots = [(kind, keys[::-1] if kind == "grad" else keys) for kind, keys in self.slots]
         named = [(kind, key) for kind, keys in slots for key in keys]
-        host = self.numbers.cpu().double().numpy().repeat([len(keys) for _, keys in slots], axis=0)
+        vectors_NF = self.vectors_NF.cpu().double().numpy()
+        rows_NF = vectors_NF.repeat([len(keys) for _, keys in slots], axis=0)
         divisor = np.array([self.scales.get(kind, 1.0) for kind, _ in named])
-        columns = stats.columns(host[:, :-2], divisor)
-        median, lost = host[:, -2], host[:, -1]
-        # Not measured is null, which is not NaN: no entry at all, or a parameter's token axis.
-        empty = columns["numel"] == 0
-        tokenless = empty | (np.isnan(host[:, stats.FIRST]) & (host[:, stats.SS] >= 0))
-        for name, values in columns.items():
-            mask = tokenless if name == "first_share" else empty
-            if values.dtype == np.float64:
-                columns[name] = np.ma.masked_array(values, mask=mask)
         return {
             **{name: [value] * len(named) for name, value in constant.items()},
             "layer": [key.layer for _, key in named],
             "sublayer": [key.sublayer for _, key in named],
             "site": [key.name for _, key in named],
             "kind": [kind for kind, _ in named],
-            **columns,
-            "token_rms_median": np.ma.masked_array(median / divisor, mask=tokenless),
-            "lost": np.ma.masked_array(lost.astype(np.int64), mask=lost < 0),
+            **columns(rows_NF, divisor),
         }
 
 

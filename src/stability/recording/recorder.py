@@ -1,9 +1,9 @@
-"""Records a step of any module: what its sites hear, its parameters, their gradients and updates.
+"""Records a step of any module: what passes its sites, its parameters, their gradients and updates.
 
-The recorder is told where to stand by a map {(layer, sublayer, site): module}; it knows nothing of
-the GPT or of the training loop. Statistics stay on the device until `Taken.rows` fetches them
-all in one copy. Recording never changes the training: it only reads, draws no random number, and
-its hooks leave values and gradients as they are.
+The recorder is told where to record by a map {(layer, sublayer, site): module}; it knows nothing of
+the GPT or of the training loop. Statistics stay on the device until `RecordedStep.rows` fetches
+them all in one copy. Recording never changes the training: it only reads, draws no random number,
+and its hooks leave values and gradients as they are.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,24 +11,26 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from stability.config.names import KINDS, SITES, Key
+from stability.config.names import KINDS, SITES, Key, moment
 from stability.recording import stats
-from stability.recording.hooks import Listener, Stopwatch
-from stability.recording.recorded_step import Slot, Taken
+from stability.recording.hooks import SiteHooks, Stopwatch
+from stability.recording.recorded_step import RecordedStep, Slot
+from stability.results.fields import INDEX
 
 
 class Recorder:
-    """Records the statistics of one pass at a time.
+    """Records the statistics of one step at a time.
 
     Args:
-        sites: where activations and their gradients are seen, in the order of execution. A module
-            may stand under several keys; it is measured once.
+        sites: where activations and their gradients are measured, in the order of execution. A
+            module under several keys is measured once.
         weights: parameters by key.
         kinds, names: which kinds, and which sites' names, to record.
         token_dim: which axis of an activation counts tokens.
         compiled_tokens: for sites inside compiled blocks, the tokens of one pass. Such sites must
             be `recording.sites.Site`; they are prepared here, before the first compiled call.
-        guest: in somebody else's loop a tensor may carry no gradient; it then has no such row.
+        external_loop: the model and its loop are user code: a tensor may carry no gradient, and
+            then has no such row.
 
     Use: ``start()``; forward and backward passes, as many as make one step, ``pass_done()`` after
     each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, asked)``;
@@ -43,52 +45,43 @@ class Recorder:
         names: Sequence[str] = tuple(SITES),
         token_dim: int = 1,
         compiled_tokens: int | None = None,
-        guest: bool = False,
+        external_loop: bool = False,
     ) -> None:
         self.weights = {k: p for k, p in weights.items() if p.requires_grad}
-        self.kinds, self.clock = set(kinds), Stopwatch()
-        self.guest = guest
-        self._tensors: dict[str, tuple[list[Key], Tensor]] = {}
-        self._lost: Tensor | None = None
+        self.kinds = set(kinds)
+        self.external_loop = external_loop
+        self._clock = Stopwatch()
+        self._of_weights: dict[Slot, Tensor] = {}
         self._scales: dict[str, float] = {}
         compiled = None
         if compiled_tokens is not None:
             compiled = compiled_tokens, next(iter(self.weights.values())).device
         chosen = {k: m for k, m in sites.items() if k.name in names}
-        self.listener = Listener(chosen, self.kinds, token_dim, compiled, self.clock, guest)
+        self._hooks = SiteHooks(chosen, self.kinds, token_dim, compiled, self._clock, external_loop)
         self._place = {place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))}
-        self._order = {slot: i for i, slot in enumerate(self.listener.expected)}
-
-    @property
-    def active(self) -> bool:
-        """Whether a recorded step's passes are going on."""
-        return self.listener.active
-
-    @property
-    def seconds(self) -> float:
-        """What recording has cost the host since `start`."""
-        return self.clock.seconds
+        self._site = {slot: i for i, slot in enumerate(self._hooks.expected)}
 
     def detach(self) -> None:
         """Remove every hook."""
-        self.listener.detach()
+        self._hooks.detach()
 
     def start(self) -> None:
         """Begin a recorded step: everything that runs until `take` belongs to it."""
-        self._tensors, self._lost, self._scales = {}, None, {}
-        self.clock.seconds = 0.0
-        self.listener.start()
+        self._of_weights, self._scales = {}, {}
+        self._clock.seconds = 0.0
+        self._hooks.start()
         if "weight" in self.kinds:
-            with self.clock.running():
+            with self._clock.running():
                 self._measure("weight", self.weights)
 
-    def _measure(self, kind: str, tensors: Mapping[Key, Tensor]) -> None:
-        if tensors:
-            self._tensors[kind] = [*tensors], stats.measure_many(list(tensors.values()))
+    def _measure(self, kind: str, tensors: Mapping[Key, Tensor]) -> Tensor:
+        vectors_NF = stats.measure_many(list(tensors.values()))
+        self._of_weights |= zip([(kind, (key,)) for key in tensors], vectors_NF, strict=True)
+        return vectors_NF
 
     def pass_done(self) -> None:
         """A forward and backward pass of the step has been made."""
-        self.listener.pass_done()
+        self._hooks.pass_done()
 
     def gradients(self, loss_scale: float = 1.0, weight_scale: float | None = None) -> None:
         """Measure the parameters' gradients, after the last backward pass and before clipping.
@@ -101,23 +94,23 @@ class Recorder:
         self._scales["weight_grad"] = loss_scale if weight_scale is None else weight_scale
         if "weight_grad" not in self.kinds:
             return
-        with self.clock.running():
+        with self._clock.running():
             missing = [k for k, p in self.weights.items() if p.grad is None]
-            if missing and not self.guest:
-                raise RuntimeError(f"no gradient reached {missing[0].spelt()}")
+            if missing and not self.external_loop:
+                raise RuntimeError(f"no gradient reached {missing[0]}")
             grads = {k: p.grad for k, p in self.weights.items() if p.grad is not None}
             self._measure("weight_grad", grads)
 
     def abandon(self, loss_scale: float = 1.0) -> None:
-        """The passes are over and no gradient of a parameter is to be measured."""
-        self.listener.stop()
+        """End the passes without measuring the parameters' gradients."""
+        self._hooks.stop()
         self._scales = {"grad": loss_scale}
 
     def snapshot(self) -> list[Tensor] | None:
         """The parameters before the update, if updates are recorded."""
         if "update" not in self.kinds:
             return None
-        with self.clock.running():
+        with self._clock.running():
             return [p.detach().clone() for p in self.weights.values()]
 
     def updates(
@@ -132,57 +125,39 @@ class Recorder:
 
         Args:
             before: `snapshot` of before the update.
-            asked: the changes before rounding, where they are known.
+            asked: the changes before rounding, one for each of those parameters; None where they
+                are not known, as of a step that was left out.
             by: ids of the parameters that were updated; all by default.
         """
         if before is None:
             return
-        with self.clock.running(), torch.no_grad():
-            wide = [stats.widest(p) for p in self.weights.values()]
-            moved = [p - stats.widest(old) for p, old in zip(wide, before, strict=True)]
-            named = zip(self.weights.items(), moved, strict=True)
-            self._measure("update", {k: m for (k, p), m in named if by is None or id(p) in by})
+        with self._clock.running(), torch.no_grad():
+            moved = {
+                key: stats.widest(p) - stats.widest(old)
+                for (key, p), old in zip(self.weights.items(), before, strict=True)
+                if by is None or id(p) in by
+            }
+            vectors_NF = self._measure("update", moved)
             if asked is not None:
-                lost = [((a != 0) & (m == 0)).sum() for a, m in zip(asked, moved, strict=True)]
-                self._lost = torch.stack(lost)
+                pairs = zip(asked, moved.values(), strict=True)
+                lost_N = torch.stack([((a != 0) & (m == 0)).sum() for a, m in pairs])
+                vectors_NF[:, INDEX["lost"]] = lost_N.to(vectors_NF.dtype)
 
-    def take(self) -> Taken:
-        """The step's numbers, still on the device, in the order of execution.
-
-        Order: weights as the pass found them; activations forward; then, from the head down,
-        gradients of activations and of weights; updates.
+    def take(self) -> RecordedStep:
+        """The step's statistics, still on the device, in the order of execution.
 
         Raises:
             RuntimeError: a hook that should have fired did not.
         """
-        with self.clock.running():
-            merged = self._merged()
-            vectors = torch.stack([vector for vector, _ in merged.values()])
-            medians = torch.stack([median for _, median in merged.values()])
-            lost = torch.full_like(medians, -1.0)
-            if self._lost is not None:
-                lost[-len(self._lost) :] = self._lost.to(lost.dtype)
-            numbers = torch.cat((vectors, medians[:, None], lost[:, None]), dim=1)
-        return Taken(numbers, list(merged), self._scales, self.seconds)
-
-    def _merged(self) -> dict[Slot, tuple[Tensor, Tensor]]:
-        """One vector, and the rms of the median token, per slot in the order of execution."""
-        merged = self.listener.heard()
-        for kind, (keys, matrix) in self._tensors.items():
-            for key, vector in zip(keys, matrix, strict=True):
-                merged[(kind, (key,))] = (vector, vector.new_tensor(torch.nan))
-        return {slot: merged[slot] for slot in sorted(merged, key=self._moment)}
+        with self._clock.running():
+            vectors = self._hooks.statistics() | self._of_weights
+            slots = sorted(vectors, key=self._moment)
+            vectors_NF = torch.stack([vectors[slot] for slot in slots])
+        return RecordedStep(vectors_NF, slots, self._scales, self._clock.seconds)
 
     def _moment(self, slot: Slot) -> tuple[int, ...]:
-        """When a slot's tensor comes to be: its phase, then its place in the network."""
+        """Sorts slots in the order of execution; parameters of one place keep their own order."""
         kind, keys = slot
-        phase = {"weight": 0, "act": 1, "grad": 2, "weight_grad": 2, "update": 3}[kind]
-        if phase != 2:
-            return (phase, self._order.get(slot, 0))
-        # Backward: from the last sublayer to the first, activations before the weights they meet.
-        return (
-            phase,
-            -self._place.get(keys[-1][:2], -1),
-            kind == "weight_grad",
-            -self._order.get(slot, 0),
-        )
+        backward = kind in ("grad", "weight_grad")
+        place = self._place.get(keys[-1][:2], -1) if backward else 0  # the maps are in order
+        return moment(kind, (place,), self._site.get(slot, 0))

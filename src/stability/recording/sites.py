@@ -1,7 +1,7 @@
 """Sites: modules that mark where a tensor can be recorded.
 
-A model places them; a recorder hooks on to them, or, inside a compiled graph, where hooks do not
-fire, lets them write the statistics themselves.
+The model places them. A recorder attaches hooks to them; inside a compiled graph, where hooks do
+not fire, it lets them measure themselves.
 """
 
 import math
@@ -13,41 +13,47 @@ from torch import Tensor, nn
 
 from stability.parts.norms import widen
 from stability.recording import stats
+from stability.results.fields import FIELDS
 
 
 class Site(nn.Module):
-    """A place for a recorder to stand: returns the same values as a tensor of its own.
+    """The identity, as a module: returns a view of its input.
 
-    The view gives the site a gradient of its own: what flows through this place and no other. An
-    eager recorder hooks on to the module. Inside a compiled graph hooks do not fire, so there the
-    site writes the statistics of what passes itself, see `watch`.
+    The view is a tensor with a gradient of its own: what flows through this place and no other. An
+    eager recorder hooks the module. Inside a compiled graph hooks do not fire, so there the site
+    measures what passes itself, see `prepare`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.watching = False
-        self.seen: Tensor | None = None
+        self.recording = False
+        self.measured: Tensor | None = None
         self.leaf: Tensor | None = None
 
-    def watch(self, entries: int, device: torch.device) -> None:
-        """Prepare to be watched in a compiled graph, while ``watching`` is set.
+    def prepare(self, entries: int, device: torch.device) -> None:
+        """Prepare to measure inside a compiled graph, in passes made while ``recording`` is set.
 
-        ``seen`` then gets the statistics of the activation in each forward pass and ``leaf.grad``
-        adds up those of its gradient: the leaf takes part in nothing, its gradient is the message.
+        Each forward pass then writes the statistics of the activation to ``measured``, and each
+        backward pass adds those of its gradient to ``leaf.grad``. The leaf has no part in the
+        forward pass: its gradient only carries the numbers out of the graph.
+
+        Args:
+            entries: of a vector of statistics and the rms of each token of a pass.
+            device: of the model.
         """
         dtype = stats.wide_dtype(device)
-        self.seen = torch.zeros(entries, dtype=dtype, device=device)
+        self.measured = torch.zeros(entries, dtype=dtype, device=device)
         self.leaf = torch.zeros(entries, dtype=dtype, device=device, requires_grad=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.watching or self.seen is None:
+        if not self.recording or self.measured is None:
             return x.view_as(x)
-        self.seen.copy_(torch.cat(stats.measure_tokens(x)))
+        self.measured.copy_(torch.cat(stats.measure_tokens(x)))
         return _GradientToLeaf.apply(x, self.leaf)  # type: ignore[no-untyped-call]
 
 
 class _GradientToLeaf(torch.autograd.Function):
-    """The identity in x; statistics of x's gradient as the gradient of the leaf."""
+    """The identity in x; the gradient of the leaf is the statistics of x's gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, leaf: Tensor) -> Tensor:
@@ -71,7 +77,7 @@ def _shown_entries(time: int, causal: bool, device: torch.device) -> tuple[Tenso
 
 
 class ScoresSite(nn.Module):
-    """The site between (q, k) and the softmax. What it shows is computed only while observed.
+    """The site between (q, k) and the softmax. What it shows is computed only when recorded.
 
     Fused attention never forms the scores, so `observe` forms them from q and k, in at least fp32,
     for `QUERIES` query positions. The choice does not depend on how a batch is split into parts.
@@ -82,19 +88,21 @@ class ScoresSite(nn.Module):
     def __init__(self, causal: bool, context: int) -> None:
         super().__init__()
         self.causal, self.context = causal, context
-        self.watching = False
-        self.seen: Tensor | None = None
+        self.recording = False
+        self.measured: Tensor | None = None
         self.shown: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def watch(self, entries: int, device: torch.device) -> None:
-        """As `Site.watch`: ``seen`` gets a row of statistics for each of `names`."""
-        self.seen = torch.zeros(2, len(stats.FIELDS), dtype=stats.wide_dtype(device), device=device)
+    def prepare(self, entries: int, device: torch.device) -> None:
+        """As `Site.prepare`: ``measured`` gets a vector of statistics for each of `names`."""
+        dtype = stats.wide_dtype(device)
+        self.measured = torch.zeros(len(self.names), len(FIELDS), dtype=dtype, device=device)
         self.shown = _shown_entries(self.context, self.causal, device)
 
     def forward(self, q_BHTK: Tensor, k_BHTK: Tensor) -> tuple[Tensor, Tensor]:
         output = q_BHTK.view_as(q_BHTK), k_BHTK.view_as(k_BHTK)
-        if self.watching and self.seen is not None and self.shown is not None:
-            self.seen.copy_(torch.stack([stats.measure(t) for t in self._show(output, self.shown)]))
+        if self.recording and self.measured is not None and self.shown is not None:
+            shown = self._show(output, self.shown)
+            self.measured.copy_(torch.stack([stats.measure(t) for t in shown]))
         return output
 
     def observe(self, output: tuple[Tensor, Tensor]) -> dict[str, Tensor]:

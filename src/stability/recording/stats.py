@@ -1,39 +1,23 @@
 """Tensor -> statistics, on the tensor's device and without waiting for it.
 
-A tensor becomes a vector of `FIELDS` in fp64. Everything that can overflow or underflow is kept
-relative to the largest finite magnitude (``scale``), so that any finite tensor of any format has
-finite statistics, and dividing out a loss scale is one division. Vectors of parts merge exactly
-into that of the whole (`merge`), and `columns` turns them into the columns of the layers table.
+A tensor becomes a vector in fp64 with an entry for each field of `results.fields`, which says what
+the entries hold. Vectors of parts merge exactly into that of the whole (`merge`).
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-FIELDS = (
-    "numel",
-    "nonfinite",
-    "zeros",
-    "subnormal",
-    "near_max",
-    "scale",
-    "mean",
-    "m2",
-    "ss",
-    "abs",
-    "first",
-)
-"""Counts; then ``scale`` s = max |x| over the finite entries; then, of x / s over those entries:
-mean, sum of squared deviations, sum of squares, sum of magnitudes, sum of squares at position 0."""
+from stability.results.fields import COUNTS, FIELDS, INDEX, OTHERS, VALUES
 
-NUMEL, NONFINITE, ZEROS, SUBNORMAL, NEAR_MAX, SCALE, MEAN, M2, SS, ABS, FIRST = range(len(FIELDS))
-_COUNTS = slice(NUMEL, NEAR_MAX + 1)
-_SUMS = (ABS,)
-_SQUARES = (SS, FIRST)
+NUMEL, NONFINITE, ABSMAX, MEAN, VAR, FIRST_SHARE, TOKEN_RMS_MEDIAN = (
+    INDEX[name]
+    for name in ("numel", "nonfinite", "absmax", "mean", "var", "first_share", "token_rms_median")
+)
+_SUMS = tuple((INDEX[f.name], f.power) for f in FIELDS if f.merge == "sum" and f.power)
 
 CHUNK = 1 << 24
 """Largest number of entries measured at once: bounds the fp64 copies to a few hundred MB."""
@@ -53,8 +37,8 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Statistics of N tensors of T tokens each, and of each token.
 
     Returns:
-        (N, fields), ``first`` NaN; and (N, T) each: the rms over the token's finite entries, NaN
-        where there is none, and their number.
+        (N, fields), where only the fields of all tensors are measured; and (N, T) each: the rms
+        over the token's finite entries, NaN where there is none, and their number.
     """
     limits, entries = torch.finfo(x_NTE.dtype), x_NTE.shape[1] * x_NTE.shape[2]
     if not entries:
@@ -75,22 +59,27 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     off = torch.linalg.vector_norm(flat - mean[:, None], 2, dim=1).square()
     m2 = off - (entries - n) * mean.square()
     token_ss = torch.linalg.vector_norm(x, 2, dim=-1).square()
-    counts = [
-        torch.full_like(n, entries),
-        entries - n,
-        zeros,
-        _count(mag < limits.tiny) - zeros,
-        _count(finite & (mag >= limits.max / 2)),
-    ]
-    values = [
-        scale,
-        mean,
-        m2.clamp(min=0),
-        token_ss.sum(-1),
-        torch.linalg.vector_norm(flat, 1, dim=1),
-        torch.full_like(scale, math.nan),
-    ]
-    fields = torch.cat((torch.stack(counts).to(scale.dtype), torch.stack(values)))
+    counts = {
+        "numel": torch.full_like(n, entries),
+        "nonfinite": entries - n,
+        "zeros": zeros,
+        "subnormal": _count(mag < limits.tiny) - zeros,
+        "near_max": _count(finite & (mag >= limits.max / 2)),
+    }
+    values = {
+        "absmax": scale,
+        "mean": mean,
+        "var": m2.clamp(min=0),
+        "rms": token_ss.sum(-1),
+        "absmean": torch.linalg.vector_norm(flat, 1, dim=1),
+    }
+    fields = torch.cat(
+        (
+            torch.stack([counts[name] for name in COUNTS]).to(scale.dtype),
+            torch.stack([values[name] for name in VALUES]),
+            scale.new_full((len(OTHERS), len(scale)), math.nan),
+        )
+    )
     return fields.T, (token_ss / n_NT).sqrt() * scale[:, None], n_NT
 
 
@@ -98,7 +87,7 @@ def _nothing(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What `_moments` says of tensors without entries: torch names no largest of none."""
     n_NT = x_NTE.sum(-1, dtype=torch.int64)
     vectors_NF = x_NTE.new_zeros(len(x_NTE), len(FIELDS), dtype=wide_dtype(x_NTE.device))
-    vectors_NF[:, FIRST] = math.nan
+    vectors_NF[:, -len(OTHERS) :] = math.nan
     return vectors_NF, torch.full_like(n_NT, math.nan, dtype=vectors_NF.dtype), n_NT
 
 
@@ -110,23 +99,36 @@ def merge(parts_KNF: Tensor) -> Tensor:
     """Statistics of the concatenation of K parts: (K, N, fields) -> (N, fields).
 
     The pairwise rule of Chan, Golub and LeVeque (1979) for K parts at once: the sum of squared
-    deviations is that within the parts plus n_k (mean_k - mean)^2 between them.
+    deviations is that within the parts plus n_k (mean_k - mean)^2 between them. What one part
+    lacks, the whole lacks; the median over tokens is not that of parts, see `merge_passes`.
     """
     whole = parts_KNF.sum(0)
-    scale = parts_KNF[..., SCALE].amax(0)
-    ratio = parts_KNF[..., SCALE] / torch.where(scale > 0, scale, 1.0)
+    scale = parts_KNF[..., ABSMAX].amax(0)
+    ratio = parts_KNF[..., ABSMAX] / torch.where(scale > 0, scale, 1.0)
     n = parts_KNF[..., NUMEL] - parts_KNF[..., NONFINITE]
     means = parts_KNF[..., MEAN] * ratio
     mean = (n * means).sum(0) / n.sum(0).clamp(min=1)
-    whole[..., SCALE] = scale
+    within = parts_KNF[..., VAR] * ratio**2
+    whole[..., ABSMAX] = scale
     whole[..., MEAN] = mean
-    within = parts_KNF[..., M2] * ratio**2
-    whole[..., M2] = (within + n * (means - mean).square()).sum(0)
-    for field in _SUMS:
-        whole[..., field] = (parts_KNF[..., field] * ratio).sum(0)
-    for field in _SQUARES:
-        whole[..., field] = (parts_KNF[..., field] * ratio**2).sum(0)
+    whole[..., VAR] = (within + n * (means - mean).square()).sum(0)
+    for field, power in _SUMS:
+        whole[..., field] = (parts_KNF[..., field] * ratio**power).sum(0)
     return whole
+
+
+def merge_passes(passes: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
+    """Statistics of a tensor that came in several passes, its median token included: (fields,).
+
+    Args:
+        passes: of each its vector, and what `measure_tokens` says of its tokens, if it has any.
+    """
+    vector = passes[0][0]
+    if len(passes) > 1:
+        vector = merge(torch.stack([v for v, _ in passes])[:, None])[0]
+    if tokens := [rms for _, rms in passes if rms is not None and len(rms)]:
+        vector[TOKEN_RMS_MEDIAN] = torch.cat(tokens).nanquantile(0.5).nan_to_num(0.0)
+    return vector
 
 
 def measure(x: Tensor) -> Tensor:
@@ -141,22 +143,24 @@ def measure_tokens(x: Tensor, token_dim: int = 1) -> tuple[Tensor, Tensor]:
     """Statistics of an activation such as x_BTD, and the rms of each of its tokens.
 
     Returns:
-        (fields,) with ``first`` = sum of (x / s)^2 at position 0 of the token axis, and the
-        root mean square over each token's finite features, (tokens,), NaN where none is finite.
+        (fields,) with the share of position 0 of the token axis, and the root mean square over
+        each token's finite features, (tokens,), NaN where none is finite.
     """
     x = x.detach()
     tokens_TE = x.flatten(0, -2)
     parts = [_moments(t[None]) for t in tokens_TE.split(max(1, CHUNK // max(x.shape[-1], 1)))]
     vector = merge(torch.stack([v for v, _, _ in parts]))[0] if parts[1:] else parts[0][0][0]
     token_rms, finite = (torch.cat([p[i][0] for p in parts]) for i in (1, 2))
-    scale = torch.where(vector[SCALE] > 0, vector[SCALE], 1.0)
+    scale = torch.where(vector[ABSMAX] > 0, vector[ABSMAX], 1.0)
     token_ss = (token_rms / scale).square() * finite
-    vector[FIRST] = token_ss.reshape(x.shape[:-1]).movedim(token_dim, 0)[:1].nansum()
+    vector[FIRST_SHARE] = token_ss.reshape(x.shape[:-1]).movedim(token_dim, 0)[:1].nansum()
     return vector, token_rms
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     """Statistics of many tensors, (len, fields), those of one size and dtype taken together."""
+    if not tensors:
+        return torch.empty(0, len(FIELDS))
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, t in enumerate(tensors):
         groups.setdefault((t.numel(), t.dtype), []).append(i)
@@ -173,30 +177,3 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
             for i, row in zip(chosen, measured, strict=True):
                 rows[i] = row
     return torch.stack([r for r in rows if r is not None])
-
-
-def columns(
-    vectors_NF: np.ndarray[Any, Any], divisor: np.ndarray[Any, Any] | float = 1.0
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The table's columns from N vectors, values divided by ``divisor`` (the loss scale).
-
-    Counts describe the tensor as its dtype held it, so the divisor does not touch them. Where no
-    entry is finite, or there is none, every value is NaN.
-    """
-    v = np.asarray(vectors_NF, dtype=np.float64)
-    n = v[:, NUMEL] - v[:, NONFINITE]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scale = np.where(n > 0, v[:, SCALE], np.nan) / divisor
-        return {
-            "numel": v[:, NUMEL].astype(np.int64),
-            "mean": scale * v[:, MEAN],
-            "var": scale * (scale * (v[:, M2] / n)),
-            "rms": scale * np.sqrt(v[:, SS] / n),
-            "absmax": scale,
-            "absmean": scale * (v[:, ABS] / n),
-            "first_share": v[:, FIRST] / v[:, SS],
-            "nonfinite": v[:, NONFINITE].astype(np.int64),
-            "zeros": v[:, ZEROS].astype(np.int64),
-            "subnormal": v[:, SUBNORMAL].astype(np.int64),
-            "near_max": v[:, NEAR_MAX].astype(np.int64),
-        }

@@ -7,6 +7,7 @@ since is not taken for a measured number. The compacted file says in its metadat
 holds, so that parts which a crash left behind are not read twice.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from stability.results import atomic
+from stability.results import atomic, schema
 from stability.results.schema import PARTS, TABLES
 
 PARTS_HELD = b"stability.parts"
@@ -32,6 +33,15 @@ ROW_GROUP = 1 << 15
 Result = TypeVar("Result")
 Columns = Mapping[str, Any]
 """Column name -> list or one-dimensional array. ``None`` in a list is null, NaN stays NaN."""
+
+
+def run_metadata(config: Mapping[str, Any], run: str) -> dict[str, str]:
+    """What every file of a run carries beside its rows, for a `Writer`."""
+    return {
+        "stability.config": json.dumps(config),
+        "stability.run": run,
+        "stability.format": str(schema.FORMAT),
+    }
 
 
 def arrow_schema(table: str) -> pa.Schema:

@@ -1,13 +1,15 @@
-"""Names of sites and kinds, and the columns of every table.
+"""The columns of every table, and the names of the files of a run.
 
-A column added after data exists is dropped in silence when old and new files are read together, so
-the schema is complete from the first day and this is the only place that states it.
+The statistics of the layers table come from `results.fields`. Readers name the columns that they
+want (`results.parquet.scan`), so that a column is null in files written before it was added.
 
 Types are written as pyarrow spells them (``int64``, ``float64``, ``string``, ``bool``); ``key`` is
 a dictionary-encoded string. Every column may be null ("not measured") unless it is required.
 """
 
 from typing import NamedTuple
+
+from stability.results.fields import FIELDS
 
 FORMAT = 1
 """Version of the layout on disk, stored in every file's metadata."""
@@ -27,31 +29,13 @@ _KEYS = (
     Column("sublayer", "key", "attn, mlp, linear, embed, head, or block: all of a block", True),
 )
 
-MOMENTS = (
-    Column("mean", "float64", "mean over the finite entries"),
-    Column("var", "float64", "population variance over the finite entries"),
-    Column("rms", "float64", "root of the mean square over the finite entries"),
-    Column("absmax", "float64", "largest magnitude among the finite entries"),
-    Column("absmean", "float64", "mean magnitude over the finite entries"),
-    Column("first_share", "float64", "share of the sum of squares that sits at token position 0"),
-    Column("token_rms_median", "float64", "median over tokens of the token's rms"),
-)
-
-COUNTS = (
-    Column("nonfinite", "int64", "entries that are NaN or infinite"),
-    Column("zeros", "int64", "entries that are exactly zero (underflow shows here)"),
-    Column("subnormal", "int64", "non-zero entries below the dtype's smallest normal number"),
-    Column("near_max", "int64", "finite entries within a factor 2 of the dtype's maximum"),
-    Column("lost", "int64", "kind update: entries whose non-zero update was rounded to nothing"),
-)
+_MEASURED = tuple(Column(f.name, f.type, f.doc, f.required) for f in FIELDS)
 
 LAYERS = (
     *_KEYS,
     Column("site", "key", "see SITES; for parameters the parameter's short name", True),
     Column("kind", "key", "see KINDS", True),
-    Column("numel", "int64", "entries of the tensor", True),
-    *MOMENTS,
-    *COUNTS,
+    *_MEASURED,
 )
 
 STEPS = (

@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from stability.config.names import INNER_SUBLAYERS
+
 
 def block_outputs(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of x_0 (the embedding) and of each block's output among those of site ``resid_post``.
@@ -9,7 +11,7 @@ def block_outputs(rows: pd.DataFrame) -> pd.DataFrame:
     Adds ``l``, the number of blocks passed: 0 for the embedding, 1 .. L for the blocks.
     """
     stream = rows[rows["site"] == "resid_post"]
-    last = stream["sublayer"].astype(str) != "attn"  # an attention is always followed by an MLP
+    last = ~stream["sublayer"].astype(str).isin(INNER_SUBLAYERS)
     return stream[last].assign(l=stream["layer"].astype(int) + 1)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Literal, Protocol
 
+from stability.results.run_file import one_line
 from stability.sweep import resume, worker
 from stability.sweep.grid import Cell
 from stability.sweep.worker import WorkerSettings
@@ -99,7 +100,7 @@ class Pool:
         try:
             process.submit(cell)
         except START_ERRORS as error:
-            cause = f"no worker could be started ({worker.cause(error)})"
+            cause = f"no worker could be started ({one_line(error)})"
             self._record(cell, RunEnd("failed", cause=cause))
         else:
             self._observer.started(cell)

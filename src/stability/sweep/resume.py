@@ -7,14 +7,13 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stability.config.knobs import Config, ConfigError
-from stability.results import atomic, integrity
+from stability.results import atomic, integrity, run_file
 from stability.results import parquet as tables
 from stability.results.schema import CHECKPOINT_FILE, CONFIG_FILE, RUN_FILE, TABLES
 from stability.sweep import lock
@@ -92,13 +91,7 @@ def mark_ended(folder: Path, status: str, error: str, minutes: float) -> None:
         info = read(folder)
         if info is None or info["status"] != "running":
             return
-        info |= {
-            "status": status,
-            "outcome": f"{status}: {error}",
-            "error": error,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        atomic.write_json(folder / RUN_FILE, info)
+        atomic.write_json(folder / RUN_FILE, info | run_file.ending(status, error))
 
 
 def existing(sweep: Path) -> dict[str, tuple[str, Path]]:

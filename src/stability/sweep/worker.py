@@ -21,6 +21,7 @@ from typing import Any
 from stability import shell
 from stability.config import instantiate
 from stability.config.knobs import Config, ConfigError
+from stability.results.run_file import one_line
 from stability.results.schema import LOG_FILE
 from stability.sweep import lock, resume
 
@@ -76,13 +77,6 @@ def _stop_request() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def cause(error: BaseException) -> str:
-    """An exception in one line."""
-    text = " ".join(str(error).split("\n\n")[0].split())
-    name = type(error).__name__
-    return (f"{name}: {text}" if text else name)[:300]
-
-
 def check(configs: Sequence[Config]) -> int:
     """Check what only the classes and the device can tell; imports torch.
 
@@ -134,7 +128,7 @@ def serve(pipe: Connection, settings: WorkerSettings) -> None:
         except lock.Held as held:
             send("held", str(held))
         except BaseException as error:
-            send("failed", cause(error))
+            send("failed", one_line(error))
             return
         else:
             send("done", info)

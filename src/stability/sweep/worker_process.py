@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stability.config.knobs import ConfigError
+from stability.results.run_file import one_line
 from stability.sweep import worker
 from stability.sweep.grid import Cell
 from stability.sweep.lock import LOST
@@ -43,7 +44,7 @@ def examine(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
     try:
         process, pipe = _start(worker.check_and_send, settings, configs)
     except START_ERRORS as error:
-        legal = f"no process can be started ({worker.cause(error)})"
+        legal = f"no process can be started ({one_line(error)})"
         raise ConfigError("n_jobs", configs[0].n_jobs, legal) from error
     try:
         gpus, refusal = pipe.recv()

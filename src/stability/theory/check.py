@@ -31,7 +31,8 @@ from stability.results import parquet
 from stability.results.atomic import Unreadable
 from stability.results.frames import varying
 from stability.results.index import index, sweeps
-from stability.results.schema import FINISHED, RUN_FILE
+from stability.results.run_file import RunFile
+from stability.results.schema import FINISHED
 from stability.theory.covariance import NoTheory
 from stability.theory.kernels import Matrix
 from stability.theory.overlay import overlay
@@ -109,8 +110,7 @@ def _indices(path: Path) -> tuple[list[tuple[pd.DataFrame, dict[str, Path]]], di
 
 def _cell(folder: Path, run: str) -> str:
     """What a run shares with those that differ in their seed alone."""
-    state = json.loads((folder / RUN_FILE).read_text())
-    what = state.get("identity", {"run": run})  # a foreign model has none
+    what = RunFile.read(folder).identity or {"run": run}  # a recorded external loop has none
     return json.dumps({**what, "seed": None}, sort_keys=True)
 
 

@@ -18,7 +18,8 @@ import yaml
 from stability.config.knobs import Config, ConfigError
 from stability.results import atomic
 from stability.results.index import LOADER
-from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
+from stability.results.run_file import RunFile
+from stability.results.schema import BATCH_FILE, CONFIG_FILE
 from stability.theory import token_prediction
 from stability.theory.covariance import NoTheory
 from stability.theory.prediction import predict
@@ -62,7 +63,7 @@ def start(run: Path) -> Start:
         config = Config.from_plain(yaml.load((run / CONFIG_FILE).read_text(), LOADER))
         vocab = config.model.vocab
         if vocab == "auto":
-            vocab = json.loads((run / RUN_FILE).read_text())["data"]["vocab"]
+            vocab = RunFile.read(run).data["vocab"]
         with (run / BATCH_FILE).open("rb") as file, np.load(file) as batch:
             x_BT, y_BT = batch["x"].astype(np.int64), batch["y"].astype(np.int64)
         return Start(config, x_BT, y_BT, vocab)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stability.config import instantiate
 from stability.config.knobs import Config
-from stability.config.names import EMBED_LAYER
+from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER
 from stability.parts.inits import Weight
 from stability.parts.placements import Norms
 from stability.theory import kernels
@@ -23,7 +23,6 @@ from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
 from stability.theory.kernels import Matrix
 
 Tokens = NDArray[np.int64]
-SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
 ROLES = {
     "attn": ("q", "k", "v", "attn_out"),
     "mlp": ("mlp_in", "mlp_gate", "mlp_out"),
@@ -68,7 +67,7 @@ class Net:
             raise NoTheory("model.dropout > 0")
         self.depth, self.width = config.depth, config.model.width
         self.hidden = round(self.model.mlp_ratio * self.width)
-        self.names = SUBLAYERS[self.model.sublayers]
+        self.names = BLOCK_SUBLAYERS[self.model.sublayers]
         self.init = instantiate.build(config.init.build, "init")
         self.norm = partial(normed, _kernel(config.norm_type.build, self.width))
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stability.config.names import KINDS, SITES
+from stability.config.names import KINDS, SITES, Key
 from stability.model.build import Built, recorder_of
 from stability.recording.recorded_step import Rows, first_bad
 from stability.results.schema import FAILURE_FILE
@@ -37,7 +37,7 @@ class Patient(Protocol):
 
 def spell(found: dict[str, Any]) -> str:
     """A bad tensor in words."""
-    return "{kind} at layer {layer}, {sublayer}, {site}".format(**found)
+    return f"{found['kind']} at {Key.of(found)}"
 
 
 def nowhere(patient: Patient, step: int) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """One run, from its config to its finished folder."""
 
-import json
 import logging
-import platform
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from stability.config.knobs import Config
 from stability.model.build import Built, build
 from stability.parts.batches import Source
 from stability.parts.data import source
+from stability.parts.precision import PRECISIONS
+from stability.recording.machine import device_name, finfo
 from stability.results import schema
-from stability.results.atomic import write_json, write_text
-from stability.results.parquet import Writer
-from stability.results.run_file import now, provenance
+from stability.results.atomic import write_text
+from stability.results.parquet import Writer, run_metadata
+from stability.results.run_file import RunFile, now
 from stability.training.step_log import Report
 from stability.training.trainer import Outcome, Trainer
 
@@ -55,22 +56,21 @@ def execute(
     with logging_to(folder / schema.LOG_FILE):
         found = source(config)
         state = announce(config, found, folder)
-        write_json(folder / schema.RUN_FILE, state)
+        state.write(folder)
         try:
             text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
             write_text(folder / schema.CONFIG_FILE, text)
             built = build(config)
-            state |= describe(built)
-            write_json(folder / schema.RUN_FILE, state)
-            outcome = _train(built, folder, state["run"], report, stop)
+            state.parameters = sum(p.numel() for p in built.model.parameters())
+            state.device = device_name(built.device)
+            state.write(folder)
+            outcome = _train(built, folder, state.run, report, stop)
         except BaseException as error:
             log.error("%s", traceback.format_exc())
-            state |= {"status": "failed", "error": one_line(error), "finished": now()}
-            state |= {"outcome": f"failed: {one_line(error)}"}
-            write_json(folder / schema.RUN_FILE, state)
+            state.fail(error)
+            state.write(folder)
             raise
-        state |= conclude(outcome, state["data"]["unigram_entropy"])
-        return write_json(folder / schema.RUN_FILE, state)
+        return replace(state, **conclude(outcome, state.data["unigram_entropy"])).write(folder)
 
 
 def _train(
@@ -85,11 +85,7 @@ def _train(
         config.data.pad_share,
     )
     np.savez(folder / schema.BATCH_FILE, x=x, y=y)
-    metadata = {
-        "stability.config": json.dumps(config.plain()),
-        "stability.run": run,
-        "stability.format": str(schema.FORMAT),
-    }
+    metadata = run_metadata(config.plain(), run)
     names = ["layers", "steps", *(["probes"] if config.record.probes else [])]
     writers = {name: Writer(folder, name, metadata) for name in names}
     trainer = Trainer(built, run, folder, writers, report, stop)
@@ -102,45 +98,11 @@ def _train(
             writer.close()
 
 
-def announce(config: Config, found: Source, folder: Path) -> dict[str, Any]:
+def announce(config: Config, found: Source, folder: Path) -> RunFile:
     """What run.json says before anything is built."""
     what = identity(config, found.sha256)
-    return {
-        "format": schema.FORMAT,
-        "run": digest(what),
-        "folder": folder.name,
-        "status": "running",
-        "outcome": "running",
-        "first_bad": None,
-        "steps_done": 0,
-        "final_loss": None,
-        "final_val_loss": None,
-        "learned": None,
-        "data": found.info(),
-        **provenance(),
-        "started": now(),
-        "finished": None,
-        "seconds": None,
-        "record_seconds": None,
-        "error": None,
-        "identity": what,
-    }
-
-
-def describe(built: Built) -> dict[str, Any]:
-    """What run.json knows of the model before the first step."""
-    limits = torch.finfo(built.precision.compute)
-    return {
-        "parameters": sum(p.numel() for p in built.model.parameters()),
-        "device": device_name(built.device),
-        "finfo": {
-            "dtype": built.config.dtype,
-            "max": limits.max,
-            "tiny": limits.tiny,
-            "eps": limits.eps,
-            "smallest_subnormal": limits.smallest_normal * limits.eps,
-        },
-    }
+    limits = finfo(config.dtype, PRECISIONS[config.dtype].compute)
+    return replace(RunFile.begin(folder, digest(what), found.info(), limits), identity=what)
 
 
 def conclude(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
@@ -160,18 +122,6 @@ def conclude(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
         "record_seconds": outcome.record_seconds,
         "finished": now(),
     }
-
-
-def one_line(error: BaseException) -> str:
-    """An exception in a line: its type and the first line of its message."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from stability.config.knobs import Config
 from stability.model.build import Built
-from stability.model.gpt import GPT, IGNORED, loss_sum
+from stability.model.gpt import GPT, loss_sum
 from stability.model.optim import total_norm
+from stability.parts.batches import IGNORED
 from stability.parts.precision import PRECISIONS
 from stability.recording.recorder import Recorder
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stability.model.build import Built
 from stability.model.optim import learning_rate
-from stability.recording.recorded_step import Rows, Taken
+from stability.recording.recorded_step import RecordedStep, Rows
 from stability.results.parquet import Writer
 
 Report = Callable[[dict[str, Any]], None]
@@ -34,7 +34,7 @@ class Step:
     scale: Tensor
     values: Tensor
     ready: Any
-    taken: Taken | None
+    taken: RecordedStep | None
     val_loss: float | None
     began: float
 
@@ -70,7 +70,7 @@ class Journal:
         self.tokens = self.train.batch_size * built.config.model.context
         self.updates = self.train.steps
         self.recent: deque[tuple[float, float]] = deque(maxlen=SPIKE_WINDOW)
-        self.ring: deque[tuple[int, Taken]] = deque(maxlen=self.record.ring)
+        self.ring: deque[tuple[int, RecordedStep]] = deque(maxlen=self.record.ring)
         self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
 
     def is_recorded(self, step: int) -> bool:
@@ -125,7 +125,7 @@ class Journal:
             shown = {k: row[k] for k in ("step", "loss", "grad_norm", "val_loss")}
             self.report({**shown, "steps": self.updates, "tokens_per_s": self.tokens / seconds})
 
-    def rows(self, taken: Taken, step: int) -> Rows:
+    def rows(self, taken: RecordedStep, step: int) -> Rows:
         """Rows of the layers table."""
         return taken.rows(run=self.run, step=step)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from stability.model.build import Built
 from stability.model.optim import total_norm
-from stability.recording.recorded_step import Taken, first_bad
+from stability.recording.recorded_step import RecordedStep, first_bad
 from stability.recording.recorder import Recorder
 from stability.results.parquet import Writer
 from stability.results.schema import CHECKPOINT_FILE
@@ -181,7 +181,9 @@ class Trainer:
             ready.record()
         return Step(step, scale, values, ready, taken, val_loss, began)
 
-    def _update(self, step: int, left_out: Tensor, recorder: Recorder | None) -> Taken | None:
+    def _update(
+        self, step: int, left_out: Tensor, recorder: Recorder | None
+    ) -> RecordedStep | None:
         """Make the update, unless it is left out, and take what was recorded."""
         optimizer = self.built.optimizer
         before = recorder.snapshot() if recorder and self.updates else None

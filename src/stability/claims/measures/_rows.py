@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from stability.config import instantiate
-from stability.config.names import SUBLAYERS
+from stability.config.names import SITE_ORDER, SUBLAYER_ORDER, moment
 from stability.parts.inits import Weight
 from stability.results.fits import line
 from stability.results.stream import block_outputs, l2
@@ -100,9 +100,8 @@ def first_nonfinite(layers: Rows, kind: str = "act") -> pd.Series:
     bad = rows[rows["nonfinite"].fillna(0) > 0]
     if bad.empty:
         raise Unmeasured(f"every {kind} is finite")
-    order = ["resid_pre", "branch_in", "scores", "attn_rows", "branch_out", "resid_post"]
-    place = bad.assign(
-        _sub=bad["sublayer"].astype(str).map(SUBLAYERS.index),
-        _site=bad["site"].astype(str).map(order.index),
-    )
-    return place.sort_values(["layer", "_sub", "_site"], ascending=kind == "act").iloc[0]
+    moments = [
+        moment(kind, (layer, SUBLAYER_ORDER.index(sublayer)), SITE_ORDER.index(site))
+        for layer, sublayer, site in zip(bad["layer"], bad["sublayer"], bad["site"], strict=True)
+    ]
+    return bad.iloc[moments.index(min(moments))]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from stability.claims.measures._laws import overflow_sublayer
 from stability.claims.measures._rows import Rows, Unmeasured, first_nonfinite, gain, only
-from stability.config.names import SUBLAYERS
+from stability.config.names import SUBLAYER_ORDER, moment
 
 
 def largest_number(runs: Rows) -> float:
@@ -97,10 +97,8 @@ def first_bad_step(runs: Rows) -> float:
 def _moment(run: pd.Series) -> tuple[float, ...]:
     if "first_bad.step" not in run or pd.isna(run["first_bad.step"]):
         return (math.inf,)
-    phase = {"weight": 0, "act": 1, "grad": 2, "weight_grad": 2, "update": 3}[run["first_bad.kind"]]
-    way = -1 if phase == 2 else 1
-    layer, place = float(run["first_bad.layer"]), SUBLAYERS.index(str(run["first_bad.sublayer"]))
-    return (float(run["first_bad.step"]), phase, way * layer, way * place)
+    place = int(run["first_bad.layer"]), SUBLAYER_ORDER.index(str(run["first_bad.sublayer"]))
+    return (float(run["first_bad.step"]), *moment(run["first_bad.kind"], place))
 
 
 def lost_share(layers: Rows) -> float:

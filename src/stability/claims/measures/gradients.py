@@ -11,7 +11,7 @@ from stability.claims.measures._rows import (
     profile,
     slope,
 )
-from stability.config.names import SUBLAYERS
+from stability.config.names import SUBLAYER_ORDER
 from stability.results.stream import l2
 
 
@@ -104,7 +104,7 @@ def branch_jacobian_exponent(layers: Rows, probes: Rows, times_sigma: bool = Tru
     streams = layers[(layers["kind"] == "act") & (layers["site"] == "resid_pre")]
     sigma = only(streams, "act at resid_pre").set_index(place)["var"].pow(0.5)
     values = (norms * sigma if times_sigma else norms).dropna()
-    kinds = [name for name in SUBLAYERS if name in set(norms.index.get_level_values(1))]
+    kinds = [name for name in SUBLAYER_ORDER if name in set(norms.index.get_level_values(1))]
     slopes = []
     for first, kind in enumerate(kinds, start=1):
         mine = values.xs(kind, level="sublayer").sort_index().loc[1:]

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from stability.config.names import EMBED_LAYER, Key
 from stability.model.build import Built, model_of, parts_of
-from stability.model.gpt import GPT, IGNORED, Sublayer, loss_sum
+from stability.model.gpt import GPT, Sublayer, loss_sum
 from stability.model.sublayers import Linear
+from stability.parts.batches import IGNORED
 from stability.parts.placements import norms_used
 
 Place = tuple[int, str]

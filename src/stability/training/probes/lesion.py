@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from stability.model.gpt import IGNORED, loss_sum
+from stability.model.gpt import loss_sum
+from stability.parts.batches import IGNORED
 from stability.training.probes._look import Look, Row
 
 

@@ -1,0 +1,136 @@
+"""A recording of an external training loop: counts its steps and writes their rows."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stability.recording.recorded_step import RecordedStep, first_bad
+from stability.recording.recorder import Recorder
+from stability.results import schema
+from stability.results.parquet import Writer, run_metadata
+
+
+class Recording:
+    """What `record` yields: counts steps, and takes numbers that only the loop knows.
+
+    Args:
+        recorder: at the model's sites.
+        folder: of the run.
+        run: hash, for the tables.
+        config: for the metadata of the tables.
+        every: steps between recordings.
+        ring: steps before the first non-finite one that are written as well.
+        loss_scale: gives the factor on the loss.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        folder: Path,
+        run: str,
+        config: Mapping[str, Any],
+        every: int,
+        ring: int,
+        loss_scale: Callable[[], float],
+    ) -> None:
+        self.step = 0
+        """The step that is being made: the number of steps done."""
+        self.first_bad: dict[str, Any] | None = None
+        """The first non-finite tensor, in the order of execution."""
+        self.record_seconds = 0.0
+        """What recording has cost the host."""
+        self._recorder, self._run, self._every = recorder, run, every
+        self._ring: deque[tuple[int, RecordedStep]] = deque(maxlen=ring)
+        self._loss_scale = loss_scale
+        metadata = run_metadata(config, run)
+        self._layers, self._steps = (Writer(folder, n, metadata) for n in ("layers", "steps"))
+        self._row: dict[str, Any] = {}
+        self._before: list[Tensor] | None = None
+        self._began = time.perf_counter()
+        self._scale = 1.0
+        recorder.start()
+
+    def log(self, **numbers: float) -> None:
+        """Add columns of the steps table (``loss``, ``val_loss``, ``lr``, ...) to the last step.
+
+        Raises:
+            KeyError: no such column.
+        """
+        known = {c.name for c in schema.STEPS}
+        for name in numbers:
+            if name not in known:
+                raise KeyError(f"steps has no column {name}; it has {', '.join(sorted(known))}")
+        self._row |= numbers
+
+    def before_pass(self, first: bool) -> None:
+        """A forward pass begins, the first of its step or a further one.
+
+        A loss scale that has fallen since the last pass tells that a scaler found the gradients of
+        that pass not finite and left its update out: a step of its own.
+        """
+        scale = self._loss_scale()
+        if not first and scale < self._scale:
+            self._recorder.abandon(self._scale)
+            self._end(skipped=True)
+        self._scale = scale
+
+    def before_update(self) -> None:
+        """The gradients are complete: measure them."""
+        if self._is_recorded():
+            self._recorder.gradients(self._scale, weight_scale=1.0)
+            self._before = self._recorder.snapshot()
+
+    def after_update(self, updated: Collection[int]) -> None:
+        """The update of these parameters, by id, is made: measure it, and begin the next step."""
+        if self._is_recorded():
+            self._recorder.updates(self._before, None, updated)
+        self._end(skipped=False)
+
+    def _end(self, skipped: bool) -> None:
+        self._write_row()
+        record_s = 0.0
+        if self._is_recorded():
+            recorded = self._recorder.take()
+            self._keep(recorded)
+            record_s = recorded.seconds
+        now = time.perf_counter()
+        self._row = {"run": self._run, "step": self.step, "record_s": record_s, "skipped": skipped}
+        self._row["step_s"], self._began = now - self._began, now
+        self.record_seconds += record_s
+        self.step += 1
+        if self._is_recorded():
+            self._recorder.start()
+
+    def _is_recorded(self) -> bool:
+        """Whether the step is recorded, if only for the ring."""
+        return self.step % self._every == 0 or bool(self._ring.maxlen)
+
+    def _keep(self, recorded: RecordedStep) -> None:
+        """Write the step's rows if it is their turn or if it broke; else keep it in the ring."""
+        broke = self.first_bad is None and recorded.is_bad()
+        if self.step % self._every and not broke:
+            self._ring.append((self.step, recorded))
+            return
+        rows = recorded.rows(run=self._run, step=self.step)
+        self._layers.append(rows)
+        if broke:
+            self.first_bad = first_bad(rows)
+            for step, earlier in self._ring:
+                self._layers.append(earlier.rows(run=self._run, step=step))
+            self._ring.clear()
+
+    def _write_row(self) -> None:
+        if self._row:
+            self._steps.append({name: [value] for name, value in self._row.items()})
+            self._row = {}
+
+    def close(self) -> None:
+        """Remove the recorder's hooks, write what is left and compact the tables."""
+        self._write_row()
+        self._recorder.detach()
+        self._layers.close()
+        self._steps.close()

@@ -1,0 +1,169 @@
+"""The statistics of a tensor, in one list: what is measured, how parts merge, which column it is.
+
+`recording.stats` turns a tensor into a vector with one entry for each `Field`, and `columns` turns
+vectors into columns of the layers table. Whatever can overflow or underflow is held relative to the
+largest finite magnitude s = max |x|, so that any finite tensor of any number format has finite
+statistics, and dividing out a loss scale is one division.
+
+NaN in a vector means "not measured" and becomes null in the table. NaN in the table means that the
+tensor has no such number: none of its entries is finite, or the share is that of a sum of zero.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """N measured tensors, as the columns need them."""
+
+    vectors_NF: Array
+    divisor: Array | float
+    """The loss scale that the values still carry."""
+
+    def __getitem__(self, name: str) -> Array:
+        """The entries of a field, as the vectors hold them."""
+        return self.vectors_NF[:, INDEX[name]]
+
+    @property
+    def finite(self) -> Array:
+        """Number of finite entries."""
+        return self["numel"] - self["nonfinite"]
+
+    @property
+    def scale(self) -> Array:
+        """The largest finite magnitude s, the divisor taken out; NaN where no entry is finite."""
+        return np.where(self.finite > 0, self["absmax"], np.nan) / self.divisor
+
+
+@dataclass(frozen=True)
+class Field:
+    """One statistic: an entry of the vector and a column of the layers table."""
+
+    name: str
+    type: Literal["int64", "float64"]
+    """Type of the column. An ``int64`` is a count; it describes the tensor as its format held it,
+    so that the loss scale does not touch it."""
+    doc: str
+    column: Callable[[Array, Measured], Array] = lambda held, of: held
+    """(this field's entries, all that was measured) -> the column's numbers."""
+    power: int = 0
+    """The entry is held over s**power."""
+    merge: Literal["sum", "max", "mean", "deviations", "tokens"] = "sum"
+    """How the entries of parts become that of the whole: ``sum`` adds them, each brought to the
+    common s; for the others see `recording.stats.merge`, and ``tokens`` is taken of all tokens."""
+    of: Literal["entries", "tokens", "updates"] = "entries"
+    """Which tensors have it: all, those with an axis of tokens, or changes of parameters."""
+    required: bool = False
+
+    @property
+    def is_count(self) -> bool:
+        return self.type == "int64"
+
+
+FIELDS = (
+    Field("numel", "int64", "entries of the tensor", required=True),
+    Field(
+        "mean",
+        "float64",
+        "mean over the finite entries",
+        lambda held, of: of.scale * held,
+        power=1,
+        merge="mean",
+    ),
+    Field(  # held as the sum of squared deviations from the mean
+        "var",
+        "float64",
+        "population variance over the finite entries",
+        lambda held, of: of.scale * (of.scale * (held / of.finite)),
+        power=2,
+        merge="deviations",
+    ),
+    Field(  # held as the sum of squares
+        "rms",
+        "float64",
+        "root of the mean square over the finite entries",
+        lambda held, of: of.scale * np.sqrt(held / of.finite),
+        power=2,
+    ),
+    Field(  # held as it is: this is s
+        "absmax",
+        "float64",
+        "largest magnitude among the finite entries",
+        lambda held, of: of.scale,
+        merge="max",
+    ),
+    Field(  # held as the sum of magnitudes
+        "absmean",
+        "float64",
+        "mean magnitude over the finite entries",
+        lambda held, of: of.scale * (held / of.finite),
+        power=1,
+    ),
+    Field(  # held as the sum of squares at position 0
+        "first_share",
+        "float64",
+        "share of the sum of squares that sits at token position 0",
+        lambda held, of: held / of["rms"],
+        power=2,
+        of="tokens",
+    ),
+    Field(  # held as it is, and as 0 where no token has a finite entry
+        "token_rms_median",
+        "float64",
+        "median over tokens of the token's rms",
+        lambda held, of: np.where(of.finite > 0, held, np.nan) / of.divisor,
+        merge="tokens",
+        of="tokens",
+    ),
+    Field("nonfinite", "int64", "entries that are NaN or infinite"),
+    Field("zeros", "int64", "entries that are exactly zero (underflow shows here)"),
+    Field("subnormal", "int64", "non-zero entries below the dtype's smallest normal number"),
+    Field("near_max", "int64", "finite entries within a factor 2 of the dtype's maximum"),
+    Field(
+        "lost",
+        "int64",
+        "kind update: entries whose non-zero update was rounded to nothing",
+        of="updates",
+    ),
+)
+"""In the order of the table's columns."""
+
+COUNTS = tuple(f.name for f in FIELDS if f.is_count and f.of == "entries")
+VALUES = tuple(f.name for f in FIELDS if not f.is_count and f.of == "entries")
+"""What every tensor has; the vector begins with it: the counts, then the values."""
+OTHERS = tuple(f.name for f in FIELDS if f.of != "entries")
+"""What only some tensors have: the end of the vector."""
+
+INDEX = {name: place for place, name in enumerate((*COUNTS, *VALUES, *OTHERS))}
+"""Name of a field -> its place in the vector."""
+
+
+def columns(
+    vectors_NF: Array, divisor: Array | float = 1.0
+) -> dict[str, np.ma.MaskedArray[Any, np.dtype[Any]]]:
+    """Columns of the layers table, a row for each of N vectors, in the order of `FIELDS`.
+
+    What was not measured is masked, and so is every value of a tensor without entries.
+
+    Args:
+        vectors_NF: what `recording.stats` measured.
+        divisor: divides every value: the loss scale.
+    """
+    of = Measured(np.asarray(vectors_NF, dtype=np.float64), divisor)
+    found = {}
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        for field in FIELDS:
+            held = of[field.name]
+            absent = np.isnan(held)
+            if field.is_count:
+                numbers = np.where(absent, 0, held).astype(np.int64)
+            else:
+                numbers, absent = field.column(held, of), absent | (of["numel"] == 0)
+            found[field.name] = np.ma.masked_array(numbers, mask=absent)
+    return found
