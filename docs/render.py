@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 
 import yaml
@@ -16,6 +17,7 @@ from stability.config import folders, instantiate
 from stability.config.knobs import KNOBS
 from stability.config.names import KINDS, SITES
 from stability.parts.placements import equation
+from stability.results.run_file import RunFile
 from stability.results.schema import TABLES
 
 DOCS = Path(__file__).parent
@@ -105,6 +107,7 @@ def arguments(function: Callable[..., object]) -> str:
 
 SOURCES: dict[str, Callable[[], str]] = {
     **{f"schema.{t}": lambda t=t: columns(t) for t in TABLES},
+    "run_file.RunFile": lambda: names({f.name: f.metadata["doc"] for f in fields(RunFile)}),
     "schema.SITES": lambda: names(SITES),
     "schema.KINDS": lambda: names(KINDS),
     "config.KNOBS": knobs,

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from slow_statistics import COUNTS, VALUES
+from slow_statistics import COUNTS
 from stability.results import schema
+from stability.results.fields import FIELDS
 from tiny import Ran
 
 KEY = [c for c in schema.LAYER_KEY if c != "run"]
-NUMBERS = [*VALUES, "token_rms_median", *COUNTS, "lost"]
+NUMBERS = [f.name for f in FIELDS]
 
 
 def by_key(ran: Ran) -> pd.DataFrame:

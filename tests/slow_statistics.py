@@ -5,8 +5,10 @@ import math
 import numpy as np
 import torch
 
-VALUES = ("mean", "var", "rms", "absmax", "absmean", "first_share")
-COUNTS = ("numel", "nonfinite", "zeros", "subnormal", "near_max")
+from stability.results import fields
+
+VALUES = (*fields.VALUES, "first_share")
+COUNTS = fields.COUNTS
 
 
 def twin(x: torch.Tensor, token_dim: int | None = None) -> dict[str, float]:

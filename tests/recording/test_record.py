@@ -1,5 +1,6 @@
-"""The recorder serves a model and a loop that somebody else wrote."""
+"""`record` serves models and training loops that are not part of this package."""
 
+import dataclasses
 import json
 
 import pandas as pd
@@ -11,7 +12,8 @@ from torch import nn
 import stability
 from stability import plot
 from stability.recording.record import keys_of
-from stability.results import schema
+from stability.results import fields
+from stability.results.run_file import RunFile
 
 LAYERS = r"layers\.(\d+)"
 
@@ -133,7 +135,7 @@ def test_of_an_expert_without_a_token_counts_are_zero_and_values_null(tmp_path):
     assert [r["numel"] for r in idle] == [0, 0]
     for row in idle:
         assert row["nonfinite"] == row["zeros"] == 0
-        assert {row[c.name] for c in schema.MOMENTS} == {None}
+        assert {row[f.name] for f in fields.FIELDS if not f.is_count} == {None}
 
 
 def test_an_optimizer_of_another_model_ends_no_step(tmp_path):
@@ -189,10 +191,30 @@ def test_an_exception_in_the_loop_is_kept_and_the_hooks_go(tmp_path):
         1 / 0  # noqa: B018
     state = json.loads((tmp_path / "r" / "run.json").read_text())
     assert state["status"] == "failed"
-    assert "ZeroDivisionError" in state["error"]
+    assert state["error"] == "ZeroDivisionError: division by zero"
+    assert state["outcome"] == f"failed: {state['error']}"
+    assert state["steps_done"] == 2 and state["finished"] is not None
     assert not any(m._forward_hooks for m in model.modules())
     train(model, 1)
     assert pd.read_parquet(tmp_path / "r" / "layers.parquet").step.max() == 1
+
+
+def test_run_json_has_the_fields_of_every_run_in_their_order(tmp_path):
+    model = encoder()
+    with stability.record(model, tmp_path / "run", sites=LAYERS) as recording:
+        train(model, 2, recording)
+    state = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert list(state) == [f.name for f in dataclasses.fields(RunFile)]
+    assert state["status"] == state["outcome"] == "completed"
+    assert (state["folder"], state["run"], state["steps_done"]) == ("run", recording.run, 2)
+    assert state["parameters"] == sum(p.numel() for p in model.parameters())
+    assert state["device"].startswith("cpu (")
+    assert state["finfo"]["dtype"] == "fp32"
+    assert state["finfo"]["smallest_subnormal"] == 2.0**-149
+    assert 0 < state["record_seconds"] < state["seconds"]
+    assert state["started"] <= state["finished"]
+    applies_not = {"final_loss", "final_val_loss", "learned", "identity", "error", "first_bad"}
+    assert {name for name, value in state.items() if value is None} - {"git"} == applies_not
 
 
 @pytest.mark.parametrize(

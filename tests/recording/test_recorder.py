@@ -47,7 +47,7 @@ def test_every_row_is_what_a_model_written_by_hand_and_autograd_give(tmp_path, v
         for name in COUNTS:
             assert noise or found[key][name] == row[name], (key, name)
         slack = {"mean": row["rms"], "var": row["rms"] ** 2}
-        for name in (n for n in VALUES if n in row):
+        for name in (n for n in (*VALUES, "token_rms_median") if n in row):
             size = max(slack.get(name, 0.0), abs(row[name]))
             assert found[key][name] == pytest.approx(
                 row[name], rel=1e-8, abs=1e-8 * size + noise, nan_ok=True
@@ -150,6 +150,24 @@ def test_an_update_that_rounds_to_nothing_is_counted_as_lost(tmp_path):
         update = ran.rows(kind="update", site="norm.weight", layer=0, sublayer="mlp")
         assert update.lost.item() == share * update.numel.item()
         assert update.zeros.item() == share * update.numel.item()
+
+
+def test_of_a_step_that_was_left_out_nothing_counts_as_lost(tmp_path):
+    def prepare(built: build.Built) -> None:
+        passes = iter(range(10**6))
+        built.model.embed.register_forward_hook(
+            lambda m, i, out: poison(out) if out.requires_grad and next(passes) == 1 else None
+        )
+
+    changes = {"train.steps": 3, "train.lr": 1e-6}
+    ran = run(make_config(changes, dtype="bf16", on_nonfinite="skip"), tmp_path, prepare)
+    assert ran.steps.skipped.tolist() == [False, True, False]
+    updates = ran.rows(kind="update")
+    left_out = updates.step == 1
+    assert updates[left_out].lost.isna().all()
+    assert (updates[left_out].zeros == updates[left_out].numel).all(), "the weights stayed"
+    assert updates[~left_out].lost.notna().all()
+    assert updates[~left_out].lost.sum() > 0
 
 
 # Recording changes nothing ----------------------------------------------------------------------

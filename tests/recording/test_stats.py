@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slow_statistics import COUNTS, VALUES, token_rms_twin, twin
 from stability.recording import stats
+from stability.results import fields
 
 DTYPES = {
     "fp64": torch.float64,
@@ -29,7 +30,9 @@ def measured_tokens(x: torch.Tensor, token_dim: int = 1) -> dict[str, float]:
 
 
 def one(vector: torch.Tensor, divisor: float = 1.0) -> dict[str, float]:
-    return {k: v.item() for k, v in stats.columns(vector[None].numpy(), divisor).items()}
+    columns = fields.columns(vector[None].numpy(), divisor)
+    found = {name: columns[name][0] for name in (*VALUES, *COUNTS)}
+    return {k: math.nan if v is np.ma.masked else v.item() for k, v in found.items()}
 
 
 def assert_same(found: dict[str, float], wanted: dict[str, float], rel: float = 1e-11) -> None:
@@ -37,7 +40,7 @@ def assert_same(found: dict[str, float], wanted: dict[str, float], rel: float = 
 
     A share below the smallest normal number has no digits that could agree.
     """
-    assert set(found) == set(VALUES) | set(COUNTS)
+    assert set(found) == set(wanted) == {*VALUES, *COUNTS}
     assert {k: found[k] for k in COUNTS} == {k: wanted[k] for k in COUNTS}
     size = wanted["rms"] if wanted["rms"] > 0 else 1.0
     slack = {"mean": rel * size, "var": rel * size * size, "first_share": sys.float_info.min}
@@ -241,7 +244,7 @@ def test_many_tensors_are_measured_as_each_alone_in_the_order_given():
         draw(3, 4, dtype=torch.float32, seed=3),
     ]
     rows = stats.measure_many(tensors)
-    assert rows.shape == (6, len(stats.FIELDS))
+    assert rows.shape == (6, len(fields.FIELDS))
     for row, x in zip(rows, tensors, strict=True):
         assert_same(one(row), twin(x))
 

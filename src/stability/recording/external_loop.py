@@ -37,13 +37,15 @@ class Recording:
         ring: int,
         loss_scale: Callable[[], float],
     ) -> None:
+        self.run = run
+        """Hash of the run, as in the tables."""
         self.step = 0
         """The step that is being made: the number of steps done."""
         self.first_bad: dict[str, Any] | None = None
         """The first non-finite tensor, in the order of execution."""
         self.record_seconds = 0.0
         """What recording has cost the host."""
-        self._recorder, self._run, self._every = recorder, run, every
+        self._recorder, self._every = recorder, every
         self._ring: deque[tuple[int, RecordedStep]] = deque(maxlen=ring)
         self._loss_scale = loss_scale
         metadata = run_metadata(config, run)
@@ -98,7 +100,7 @@ class Recording:
             self._keep(recorded)
             record_s = recorded.seconds
         now = time.perf_counter()
-        self._row = {"run": self._run, "step": self.step, "record_s": record_s, "skipped": skipped}
+        self._row = {"run": self.run, "step": self.step, "record_s": record_s, "skipped": skipped}
         self._row["step_s"], self._began = now - self._began, now
         self.record_seconds += record_s
         self.step += 1
@@ -115,12 +117,12 @@ class Recording:
         if self.step % self._every and not broke:
             self._ring.append((self.step, recorded))
             return
-        rows = recorded.rows(run=self._run, step=self.step)
+        rows = recorded.rows(run=self.run, step=self.step)
         self._layers.append(rows)
         if broke:
             self.first_bad = first_bad(rows)
             for step, earlier in self._ring:
-                self._layers.append(earlier.rows(run=self._run, step=step))
+                self._layers.append(earlier.rows(run=self.run, step=step))
             self._ring.clear()
 
     def _write_row(self) -> None:

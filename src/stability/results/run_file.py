@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stability.results.atomic import write_json
-from stability.results.schema import FORMAT, RUN_FILE
+from stability.results.schema import FORMAT, LEARNED_MARGIN, RUN_FILE, STATUSES
 
 
 def described(doc: str, default: Any = None) -> Any:
@@ -31,7 +31,7 @@ class RunFile:
     format: int = described("version of the layout on disk", FORMAT)
     run: str = field(metadata={"doc": "hash of the run's identity"})
     folder: str = field(metadata={"doc": "name of the run's folder"})
-    status: str = described("running, completed, diverged, interrupted or failed", "running")
+    status: str = described(f"one of {', '.join(STATUSES)}", "running")
     outcome: str = described("how the run ended, in words", "running")
     first_bad: dict[str, Any] | None = described(
         "first non-finite tensor in the order of execution: step, layer, sublayer, site, kind"
@@ -39,19 +39,21 @@ class RunFile:
     steps_done: int = described("updates made, counting those that were left out", 0)
     final_loss: float | None = described("training loss of the last step's batch, nats per token")
     final_val_loss: float | None = described("validation loss of the final weights, nats per token")
-    learned: bool | None = described("whether that is well below the entropy of single tokens")
+    learned: bool | None = described(
+        f"whether that is {LEARNED_MARGIN} nats below the unigram entropy of the data"
+    )
     data: Mapping[str, Any] = field(
         metadata={"doc": "hash, vocabulary, number of tokens and entropies in nats of the data"}
     )
-    versions: dict[str, str] | None = described("of Python, torch, NumPy and this package")
+    versions: dict[str, str] | None = described("versions of Python, torch, NumPy and this package")
     git: dict[str, Any] | None = described("revision of the checkout, and whether it was dirty")
     command: str | None = described("what was typed")
     host: str | None = described("name of the machine")
     pid: int | None = described("process that made the run")
     started: str | None = described("UTC time at which the run, or the rest of it, began")
     finished: str | None = described("UTC time of its end")
-    seconds: float | None = described("training took, resumed parts included")
-    record_seconds: float | None = described("of these spent on recording")
+    seconds: float | None = described("seconds of training, resumed parts included")
+    record_seconds: float | None = described("seconds of these spent on recording")
     error: str | None = described("what ended a failed run, in one line")
     identity: dict[str, Any] | None = described("everything that the hash is made of")
     parameters: int | None = described("number of the model's parameters")
