@@ -5,7 +5,7 @@ the entries hold. Vectors of parts merge exactly into that of the whole (`merge`
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,13 +49,13 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     n = n_NT.sum(-1)
     zeros = _count(mag == 0)
     x = torch.nan_to_num(x_NTE, 0.0, 0.0, 0.0)
-    # The compiler of torch 2.13 makes a wrong number of the maximum of a narrow x on a CPU.
+    # Compiled by torch 2.13 for a CPU, the maximum of an fp16 or bf16 tensor is a wrong number.
     size = widest(x).abs() if torch.compiler.is_compiling() else x.abs()
     scale = widest(size.amax((1, 2)))
     x = widest(x) / torch.where(scale > 0, scale, 1.0)[:, None, None]
     flat = x.flatten(1)
     mean = flat.sum(1) / n.clamp(min=1)
-    # The non-finite entries are zeros by now: take them out of the squares again.
+    # Non-finite entries have become zeros: subtract their share of the squares.
     off = torch.linalg.vector_norm(flat - mean[:, None], 2, dim=1).square()
     m2 = off - (entries - n) * mean.square()
     token_ss = torch.linalg.vector_norm(x, 2, dim=-1).square()
@@ -73,18 +73,19 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         "rms": token_ss.sum(-1),
         "absmean": torch.linalg.vector_norm(flat, 1, dim=1),
     }
-    fields = torch.cat(
-        (
-            torch.stack([counts[name] for name in COUNTS]).to(scale.dtype),
-            torch.stack([values[name] for name in VALUES]),
-            scale.new_full((len(OTHERS), len(scale)), math.nan),
-        )
-    )
-    return fields.T, (token_ss / n_NT).sqrt() * scale[:, None], n_NT
+    return _stacked(counts, values), (token_ss / n_NT).sqrt() * scale[:, None], n_NT
+
+
+def _stacked(counts: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
+    """Vectors, (N, fields), from what was measured of all N tensors; other fields are NaN."""
+    values_VN = torch.stack([values[name] for name in VALUES])
+    counts_CN = torch.stack([counts[name] for name in COUNTS]).to(values_VN.dtype)
+    others_ON = values_VN.new_full((len(OTHERS), values_VN.shape[1]), math.nan)
+    return torch.cat((counts_CN, values_VN, others_ON)).T
 
 
 def _nothing(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What `_moments` says of tensors without entries: torch names no largest of none."""
+    """`_moments` of tensors without entries, of which torch takes no maximum."""
     n_NT = x_NTE.sum(-1, dtype=torch.int64)
     vectors_NF = x_NTE.new_zeros(len(x_NTE), len(FIELDS), dtype=wide_dtype(x_NTE.device))
     vectors_NF[:, -len(OTHERS) :] = math.nan
@@ -99,8 +100,8 @@ def merge(parts_KNF: Tensor) -> Tensor:
     """Statistics of the concatenation of K parts: (K, N, fields) -> (N, fields).
 
     The pairwise rule of Chan, Golub and LeVeque (1979) for K parts at once: the sum of squared
-    deviations is that within the parts plus n_k (mean_k - mean)^2 between them. What one part
-    lacks, the whole lacks; the median over tokens is not that of parts, see `merge_passes`.
+    deviations is that within the parts plus n_k (mean_k - mean)^2 between them. A field that one
+    part lacks is NaN; the median over tokens needs the tokens, see `merge_passes`.
     """
     whole = parts_KNF.sum(0)
     scale = parts_KNF[..., ABSMAX].amax(0)
@@ -118,10 +119,11 @@ def merge(parts_KNF: Tensor) -> Tensor:
 
 
 def merge_passes(passes: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
-    """Statistics of a tensor that came in several passes, its median token included: (fields,).
+    """Statistics of all passes of a tensor together, with the median over tokens: (fields,).
 
     Args:
-        passes: of each its vector, and what `measure_tokens` says of its tokens, if it has any.
+        passes: for each its vector, and the rms of its tokens or None, as `measure_tokens` returns
+            them.
     """
     vector = passes[0][0]
     if len(passes) > 1:

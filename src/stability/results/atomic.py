@@ -15,10 +15,10 @@ class Unreadable(Exception):
 
 @contextmanager
 def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Write a file under a hidden name, force it to disk, then give it its name.
+    """Write a file under a hidden name, force it to disk, then rename it.
 
     A reader sees the old content or the new one. The hidden name begins with a dot, so that readers
-    of whole folders pass it over; where writing fails it is removed.
+    of whole folders skip it; if writing fails, the hidden file is removed.
     """
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:

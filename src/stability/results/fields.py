@@ -54,9 +54,9 @@ class Field:
     """(this field's entries, all that was measured) -> the column's numbers."""
     power: int = 0
     """The entry is held over s**power."""
-    merge: Literal["sum", "max", "mean", "deviations", "tokens"] = "sum"
-    """How the entries of parts become that of the whole: ``sum`` adds them, each brought to the
-    common s; for the others see `recording.stats.merge`, and ``tokens`` is taken of all tokens."""
+    merge: Literal["sum", "own"] = "sum"
+    """How the entries of parts become that of the whole: they add up, each brought to the common s,
+    or `recording.stats` has a rule of its own for the field."""
     of: Literal["entries", "tokens", "updates"] = "entries"
     """Which tensors have it: all, those with an axis of tokens, or changes of parameters."""
     required: bool = False
@@ -74,7 +74,7 @@ FIELDS = (
         "mean over the finite entries",
         lambda held, of: of.scale * held,
         power=1,
-        merge="mean",
+        merge="own",
     ),
     Field(  # held as the sum of squared deviations from the mean
         "var",
@@ -82,7 +82,7 @@ FIELDS = (
         "population variance over the finite entries",
         lambda held, of: of.scale * (of.scale * (held / of.finite)),
         power=2,
-        merge="deviations",
+        merge="own",
     ),
     Field(  # held as the sum of squares
         "rms",
@@ -96,7 +96,7 @@ FIELDS = (
         "float64",
         "largest magnitude among the finite entries",
         lambda held, of: of.scale,
-        merge="max",
+        merge="own",
     ),
     Field(  # held as the sum of magnitudes
         "absmean",
@@ -118,7 +118,7 @@ FIELDS = (
         "float64",
         "median over tokens of the token's rms",
         lambda held, of: np.where(of.finite > 0, held, np.nan) / of.divisor,
-        merge="tokens",
+        merge="own",
         of="tokens",
     ),
     Field("nonfinite", "int64", "entries that are NaN or infinite"),

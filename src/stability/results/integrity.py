@@ -15,10 +15,10 @@ DAMAGE = (OSError, ValueError, pa.ArrowException)
 
 
 def verify(path: Path, table: str) -> None:
-    """Read a file to its end, and keep nothing of it.
+    """Read a file to its end and discard the rows.
 
     Raises:
-        Exception: one of `DAMAGE`, where a part of it is not what was written.
+        Exception: one of `DAMAGE`, if it is not what was written.
     """
     schema = tables.arrow_schema(table)
     for _ in ds.dataset(str(path), schema=schema, format=tables.FORMAT).to_batches():

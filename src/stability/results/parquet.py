@@ -1,10 +1,10 @@
-"""Tables of a run on disk: rows appended in small steps, readable at any moment, nothing lost.
+"""Tables of a run on disk: rows are appended in small steps and can be read at any moment.
 
-While a run goes on, `Writer.flush` leaves complete parquet files in ``<table>.parts/``; when it
-ends, `Writer.close` gathers them into ``<table>.parquet``. A reader sees whole files only, because
-a file gets its name after its bytes are on disk; pages carry checksums, so that what has changed
-since is not taken for a measured number. The compacted file says in its metadata how many parts it
-holds, so that parts which a crash left behind are not read twice.
+While a run goes on, `Writer.flush` writes complete parquet files to ``<table>.parts/``; at its end
+`Writer.close` compacts them into ``<table>.parquet``. A file gets its name after its bytes are on
+disk, so that readers see whole files only. Pages carry checksums, so that damage is noticed. The
+compacted file states in its metadata how many parts it holds, so that parts which a crash left
+behind are not read twice.
 """
 
 import json
@@ -21,7 +21,7 @@ from stability.results import atomic, schema
 from stability.results.schema import PARTS, TABLES
 
 PARTS_HELD = b"stability.parts"
-"""Metadata key of a compacted file: parts numbered below this are inside it."""
+"""Metadata key of a compacted file: it holds the parts numbered below this."""
 
 FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -62,7 +62,7 @@ def compacted(run_dir: Path, table: str) -> Path:
 
 def files(run_dir: Path, table: str) -> list[Path]:
     """Files that together hold every row of the table once, oldest first."""
-    parts = _parts(run_dir, table)  # listed first: a compaction after this line hides none of them
+    parts = _parts(run_dir, table)  # listed first, so that a compaction meanwhile hides no row
     whole = compacted(run_dir, table)
     if not whole.exists():
         return parts
@@ -94,7 +94,7 @@ def read(
 
 
 def settled(look: Callable[[], Result]) -> Result:
-    """What a look at files gives; again where one is gone: a run compacts its parts as it ends."""
+    """The result of reading files; reads again if one is gone, since a run compacts its parts."""
     for _ in range(9):
         with suppress(FileNotFoundError):
             return look()
@@ -102,14 +102,14 @@ def settled(look: Callable[[], Result]) -> Result:
 
 
 def discard(run_dir: Path, table: str) -> None:
-    """Delete a table, so that it is written anew."""
+    """Delete a table."""
     compacted(run_dir, table).unlink(missing_ok=True)
-    _own_parts(run_dir, table)
+    _drop_link(run_dir, table)
     _drop_parts(run_dir, table)
 
 
-def _own_parts(run_dir: Path, table: str) -> None:
-    """Take away a link in the place of the parts: the files there are another's, not ours."""
+def _drop_link(run_dir: Path, table: str) -> None:
+    """Remove a symbolic link in the place of the parts' folder: its target is not the run's."""
     folder = run_dir / f"{table}{PARTS}"
     if folder.is_symlink():
         folder.unlink()
@@ -119,7 +119,7 @@ def _drop_parts(run_dir: Path, table: str) -> None:
     folder = run_dir / f"{table}{PARTS}"
     for leftover in [*_parts(run_dir, table), *folder.glob(".part-*")]:
         leftover.unlink()
-    with suppress(OSError):  # absent, or somebody else's file lies in it
+    with suppress(OSError):  # absent, or it holds a file that is no part
         folder.rmdir()
 
 
@@ -138,7 +138,7 @@ class Writer:
         self._schema = arrow_schema(table).with_metadata(text)
         self._keys = [f.name for f in self._schema if pa.types.is_dictionary(f.type)]
         self._waiting: list[pa.RecordBatch] = []
-        _own_parts(run_dir, table)
+        _drop_link(run_dir, table)
         whole = compacted(run_dir, table)
         taken = [_number(p) + 1 for p in _parts(run_dir, table)]
         self._next = max([_held(whole) if whole.exists() else 0, *taken])
@@ -171,21 +171,21 @@ class Writer:
         self._next += 1
 
     def close(self) -> None:
-        """Flush, and gather all parts into the compacted file. Harmless when repeated."""
+        """Flush, and compact all parts into one file. May be repeated."""
         self.flush()
         if files(self._dir, self._table) != [compacted(self._dir, self._table)]:
             self._compact(None)
         _drop_parts(self._dir, self._table)
 
     def keep(self, steps: Iterable[int]) -> None:
-        """Drop the rows of all other steps: a resumed run writes those again."""
+        """Drop the rows of all other steps, which a resumed run writes again."""
         self._waiting.clear()
         if files(self._dir, self._table):
             self._compact(ds.field("step").isin(list(steps)))
             _drop_parts(self._dir, self._table)
 
     def _compact(self, filter: ds.Expression | None) -> None:
-        """Gather all rows that pass the filter into the compacted file, then drop the parts."""
+        """Write all rows that pass the filter to the compacted file."""
         whole = compacted(self._dir, self._table)
         rows = read(self._dir, self._table, filter=filter)
         held = {**self._schema.metadata, PARTS_HELD: str(self._next).encode()}
