@@ -52,7 +52,7 @@ def copy(tmp_path_factory) -> Path:
         text = (made / name).read_text()
         assert text.count(BEFORE[name]) == 1
         indent = BEFORE[name][: -len(BEFORE[name].lstrip())]
-        new = f"{indent}{line.strip()}\n{BEFORE[name]}"
+        new = f"{indent}{line.strip()},\n{BEFORE[name]}"
         (made / name).write_text(text.replace(BEFORE[name], new))
     return made
 
