@@ -1,6 +1,6 @@
 """Gradient stability of deep Transformers: sweep, train, record, plot.
 
-`load` reads what a sweep left on disk and `record` observes a model in somebody else's loop. Both
+`load` reads what a sweep left on disk and `record` records a model in an external loop. Both
 are imported when first used, so that reading tables needs no torch and plotting starts fast.
 """
 

@@ -164,3 +164,11 @@ def test_checking_changes_nothing():
     before = copy.deepcopy(config)
     inert(validate(config))
     assert config == before
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_whole_number_beyond_64_bits_is_refused_whatever_its_sign(sign):
+    for value, beyond in ((2**63 - 1, False), (2**63, True)):
+        with pytest.raises(ConfigError) as refused:
+            validate(composed({"depth": sign * value}))
+        assert ("64 bits" in str(refused.value)) is beyond
