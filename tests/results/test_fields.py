@@ -75,6 +75,16 @@ def test_where_nothing_is_finite_every_value_is_nan_and_no_count_is():
     assert found["nonfinite"] == found["numel"] == 10
 
 
+def test_one_finite_entry_is_enough_for_every_value():
+    alone = {"mean": -1.0, "var": 0.0, "rms": 1.0, "absmean": 1.0, "first_share": 1.0}
+    for nonfinite in (0.0, 4.0):
+        found = row(numel=1.0 + nonfinite, nonfinite=nonfinite, **alone)
+        values = {f.name: found[f.name] for f in FIELDS if not f.is_count}
+        sizes = dict.fromkeys(("rms", "absmax", "absmean"), 4)
+        wanted = {"mean": -4, "var": 0, "first_share": 1, "token_rms_median": 3} | sizes
+        assert values == wanted
+
+
 def test_of_a_tensor_without_entries_values_are_null_and_counts_zero():
     found = row(**dict.fromkeys(MEASURED, 0.0))
     assert {found[f.name] for f in FIELDS if not f.is_count} == {None}

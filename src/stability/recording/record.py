@@ -141,8 +141,7 @@ def record(
     recorder = Recorder(found, weights, kinds, ("resid_post",), token_dim, external_loop=True)
     scale = loss_scale or (lambda: 1.0)
     recording = Recording(recorder, folder, state.run, config, every, ring, scale)
-    owned = {id(p) for p in model.parameters()}
-    hooks = _step_hooks(recording, owned, next(iter(found.values())))
+    hooks = _StepHooks(recording, model, next(iter(found.values())))
     with _concluded(recording, folder, state, hooks):
         yield recording
 
@@ -164,7 +163,7 @@ def _open(folder: Path, model: nn.Module, config: dict[str, Any]) -> RunFile:
 
 @contextmanager
 def _concluded(
-    recording: Recording, folder: Path, state: RunFile, hooks: Sequence[Any]
+    recording: Recording, folder: Path, state: RunFile, hooks: "_StepHooks"
 ) -> Iterator[None]:
     """Remove the hooks at the end, and write to run.json how the loop ended."""
     began = time.perf_counter()
@@ -177,8 +176,7 @@ def _concluded(
         state.status = state.outcome = "completed"
         state.finished = now()
     finally:
-        for hook in hooks:
-            hook.remove()
+        hooks.remove()
         recording.close()
         state.steps_done, state.first_bad = recording.step, recording.first_bad
         state.seconds = time.perf_counter() - began
@@ -186,38 +184,48 @@ def _concluded(
         state.write(folder)
 
 
-def _step_hooks(recording: Recording, owned: set[int], site: nn.Module) -> list[Any]:
-    """Hooks on the first site and on every optimizer.
+class _StepHooks:
+    """Hooks that tell a recording of passes and updates: on the first site and every optimizer.
 
     The first optimizer of the model's parameters that steps after a forward pass ends a step of the
     recording; further optimizers of the same pass do not.
     """
-    state = {"passed": False, "stepping": False}
 
-    def before_pass(*_: Any) -> None:
+    def __init__(self, recording: Recording, model: nn.Module, site: nn.Module) -> None:
+        self._recording = recording
+        self._parameters = {id(p) for p in model.parameters()}
+        self._has_passed = False
+        """Whether a forward pass was made since the last step."""
+        self._is_update = False
+        """Whether the optimizer that steps now makes the update of the step."""
+        self._handles: list[Any] = [
+            site.register_forward_pre_hook(self._before_pass),
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _before_pass(self, *_: Any) -> None:
         if torch.is_grad_enabled() and not recomputing():
-            recording.before_pass(first=not state["passed"])
-            state["passed"] = True
+            self._recording.before_pass(first=not self._has_passed)
+            self._has_passed = True
 
-    def before_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        state["stepping"] = state["passed"] and bool(owned & _parameters_of(optimizer))
-        if not state["stepping"]:
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._is_update = self._has_passed and bool(self._parameters & _parameters_of(optimizer))
+        if not self._is_update:
             return
         if isinstance(optimizer, torch.optim.LBFGS):
             raise TypeError("LBFGS makes passes inside its step, which cannot be recorded")
-        state["passed"] = False
-        recording.before_update()
+        self._has_passed = False
+        self._recording.before_update()
 
-    def after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if state["stepping"]:
-            state["stepping"] = False
-            recording.after_update(_parameters_of(optimizer))
-
-    return [
-        site.register_forward_pre_hook(before_pass),
-        register_optimizer_step_pre_hook(before_update),
-        register_optimizer_step_post_hook(after_update),
-    ]
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._is_update:
+            self._is_update = False
+            self._recording.after_update(_parameters_of(optimizer))
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
