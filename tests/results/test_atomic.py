@@ -69,6 +69,12 @@ def test_a_name_that_cannot_be_given_leaves_no_file_either(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
 
 
+def test_what_cannot_be_opened_says_so_and_nothing_else(tmp_path):
+    with pytest.raises(FileNotFoundError) as refused:
+        atomic.write_text(tmp_path / "absent" / "file", "text")
+    assert refused.value.__context__ is None
+
+
 def test_the_hidden_file_is_one_that_readers_of_folders_pass_over(tmp_path):
     with atomic.writing(tmp_path / "part-000001.parquet"):
         (hidden,) = tmp_path.iterdir()

@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +87,45 @@ def test_times_are_utc_to_the_second():
 
 def test_every_field_has_a_meaning():
     assert all(f.metadata["doc"].strip() for f in dataclasses.fields(RunFile))
+
+
+@pytest.mark.parametrize(
+    ("file", "typed"),
+    [
+        ("run.py", "python -m stability.run norm=pre 'name=a b'"),
+        ("claims/__main__.py", "python -m stability.claims norm=pre 'name=a b'"),
+    ],
+)
+def test_the_command_is_what_was_typed(monkeypatch, file, typed):
+    package = Path(run_file.__file__).parents[1]
+    monkeypatch.setattr(sys, "argv", [str(package / file), "norm=pre", "name=a b"])
+    assert run_file.command() == typed
+
+
+def test_the_command_of_another_program_is_its_file(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/train.py", "--fast"])
+    assert run_file.command() == f"{sys.executable} /somewhere/train.py --fast"
+
+
+def test_the_revision_is_that_of_the_checkout(monkeypatch, tmp_path):
+    """In a checkout of its own, since the tests may run from an installed package."""
+    copy = tmp_path / "run_file.py"
+    copy.write_text("")
+    monkeypatch.setattr(run_file, "__file__", str(copy))
+    revision = run_file.git_revision.__wrapped__
+    assert revision() is None, "outside of a checkout"
+
+    def git(*args: str) -> str:
+        settings = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(
+            ["git", *settings, *args], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init")
+    assert revision() is None, "inside a checkout that does not hold the package"
+    git("add", "run_file.py")
+    git("commit", "-m", "first")
+    assert revision() == {"revision": git("rev-parse", "HEAD"), "dirty": False}
+    copy.write_text("changed")
+    assert revision() == {"revision": git("rev-parse", "HEAD"), "dirty": True}
