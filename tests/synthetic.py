@@ -15,14 +15,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import yaml
 
-import stability
 from stability.config.identity import digest, flatten, identity
 from stability.config.knobs import Config, lookup
+from stability.results.frames import sweep_rows
 from stability.results.parquet import Writer
 from stability.results.schema import CONFIG_FILE, FORMAT, RUN_FILE
+from stability.results.sweep_rows import SweepRows
 
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -47,7 +47,7 @@ GRADIENT: dict[str, Callable[[float, int], float]] = {
 """rms of dL/dx after x blocks of `depth`, times 1e-5."""
 
 MATRICES = {"attn": ("q", "k", "v", "attn_out"), "mlp": ("mlp_in", "mlp_out")}
-GROUPS = ("first", "quarter", "rest")
+TOKEN_GROUPS = ("first", "quarter", "rest")
 VOCAB, UNIGRAM, BIGRAM = 97, 3.1, 2.3
 FINFO = {
     "fp16": {"max": 65504.0, "tiny": 2.0**-14, "eps": 2.0**-10, "smallest_subnormal": 2.0**-24},
@@ -219,14 +219,14 @@ def _probes(
     config: dict[str, Any], recorded: Iterable[int], noise: float, bad: int | None, layer: int
 ) -> dict[str, list]:
     """Of the probe `token_grad`: values of every position, and of every part of a weight."""
-    names = [f"{m}.{group}" for g in MATRICES.values() for m in g for group in GROUPS]
+    names = [f"{m}.{group}" for g in MATRICES.values() for m in g for group in TOKEN_GROUPS]
     gradient = GRADIENT.get(config["choices"]["norm"], GRADIENT["pre"])
     rows = []
     for step, at, sublayer in product(recorded, range(config["depth"]), MATRICES):
         square = (1e-5 * gradient(at + 1, config["depth"]) * noise) ** 2
         values = {str(t): square * token_share(config, at, t) for t in range(POSITIONS)}
         own = [n for n in names if n.partition(".")[0] in MATRICES[sublayer]]
-        values |= {n: 1e-3 * (1 + GROUPS.index(n.partition(".")[2])) for n in own}
+        values |= {n: 1e-3 * (1 + TOKEN_GROUPS.index(n.partition(".")[2])) for n in own}
         broken = step == bad and at >= layer
         place = {"step": step, "layer": at, "sublayer": sublayer, "probe": "token_grad"}
         rows += [
@@ -313,7 +313,12 @@ def row_of(folder: Path) -> dict[str, Any]:
     return flatten(yaml.safe_load((folder / CONFIG_FILE).read_text()))
 
 
-def numbers(path: Path, module: ModuleType) -> pd.DataFrame:
-    rows = stability.load(path, module.TABLE, module.COLUMNS, module.WHERE)
-    frame: pd.DataFrame = module.data(rows)
-    return frame
+def recorded(path: Path, module: ModuleType) -> SweepRows:
+    """The rows that a figure reads."""
+    return sweep_rows(path, module.TABLE, module.COLUMNS, module.WHERE)
+
+
+def numbers(path: Path, module: ModuleType) -> SweepRows:
+    """The numbers that a figure draws."""
+    found: SweepRows = module.data(recorded(path, module))
+    return found

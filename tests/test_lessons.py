@@ -49,9 +49,11 @@ ELSEWHERE = {
         "sweep/test_procs.py::test_no_death_takes_the_sweep_along",
         "test_run.py::test_a_failed_run_is_listed_with_its_cause_and_the_exit_code_is_1",
     ],
-    15: ["figures/test_figures.py::test_diverged_seeds_are_counted_and_named"],
+    15: ["figures/test_variance.py::test_diverged_seeds_are_counted_and_named"],
     18: ["cli/test_plan.py::test_folder_names_are_short_unique_and_legal_everywhere"],
-    19: ["figures/test_figures.py::test_dynamic_range_holds_extremes_and_the_limits_of_the_format"],
+    19: [
+        "figures/test_dynamic_range.py::test_dynamic_range_holds_extremes_and_the_limits_of_the_format"
+    ],
 }
 
 
@@ -76,8 +78,8 @@ def test_lesson_16_ninety_six_layers_are_one_heat_map_within_seconds(tmp_path):
     write_run(tmp_path, {"depth": 96})
     began = time.perf_counter()
     for module in (variance_map, gradient_map):
-        frame = numbers(tmp_path, module)
-        assert frame["x"].max() == 96
-        figure = module.draw(frame)
+        rows = numbers(tmp_path, module)
+        assert rows.frame["x"].max() == 96
+        figure = module.draw(rows)
         assert len([ax for ax in figure.axes if ax.collections or ax.images]) <= 2  # map, colours
     assert time.perf_counter() - began < 20

@@ -17,7 +17,7 @@ from stability import figures
 from stability.figures import variance
 from stability.plot import main
 from stability.theory import overlay
-from synthetic import write_run, write_sweep
+from synthetic import numbers, write_run, write_sweep
 
 FEW = ["--figures", "variance,loss,depth_ratio"]
 
@@ -41,11 +41,10 @@ def test_each_figure_comes_as_pdf_png_numbers_and_origin(
     said = capsys.readouterr().out
     assert "4 runs, what varies: norm" in said
     assert "depth_ratio" in said and "skipped: depth does not vary" in said
-    numbers = pd.read_csv(sweep / "figures" / "variance.csv")
-    rows = stability.load(sweep, "layers", variance.COLUMNS, variance.WHERE)
-    wanted = variance.data(rows)
-    pd.testing.assert_series_equal(numbers["value"], wanted["value"])
-    assert list(numbers) == [*wanted, "source"] and set(numbers["source"]) == {"measured"}
+    drawn = pd.read_csv(sweep / "figures" / "variance.csv")
+    wanted = numbers(sweep, variance).frame
+    pd.testing.assert_series_equal(drawn["value"], wanted["value"])
+    assert list(drawn) == [*wanted, "source"] and set(drawn["source"]) == {"measured"}
 
 
 @pytest.fixture
@@ -59,8 +58,8 @@ def predictable(sweep: Path) -> Path:
 
 def test_theory_at_init_is_drawn_and_written_beside_what_was_measured(predictable: Path) -> None:
     assert main([str(predictable), "--figures", "variance,gradient"]) == 0
-    numbers = pd.read_csv(predictable / "figures" / "variance.csv").set_index("source")
-    theory = numbers.loc["theory"]
+    drawn = pd.read_csv(predictable / "figures" / "variance.csv").set_index("source")
+    theory = drawn.loc["theory"]
     assert set(theory["when"]) == {"at init"} and set(theory["norm"]) == {"pre", "post"}
     run = stability.load(predictable, "runs").query("norm == 'post' and seed == 0")["folder"]
     predicted = overlay.overlay(predictable / run.item()).query("kind == 'act' and layer >= 0")
@@ -96,8 +95,8 @@ def test_a_class_from_elsewhere_has_no_theory_unless_it_is_allowed(
             capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        numbers = pd.read_csv(predictable / "figures" / "variance.csv")
-        norms = set(numbers.loc[numbers["source"] == "theory", "norm"])
+        drawn = pd.read_csv(predictable / "figures" / "variance.csv")
+        norms = set(drawn.loc[drawn["source"] == "theory", "norm"])
         seen[bool(allowed)] = norms, "no theory for 1 of 2 variants" in done.stdout
     assert seen == {False: ({"pre"}, True), True: ({"pre", "post"}, False)}
 
@@ -139,8 +138,8 @@ def test_at_draws_the_step_asked_for_and_says_who_lacks_it(
 ) -> None:
     write_run(sweep, {"norm": "none"}, steps=5, every=4)
     assert main([str(sweep), "--figures", "variance", "--at", "5"]) == 0
-    numbers = pd.read_csv(sweep / "figures" / "variance.csv")
-    assert set(numbers["when"]) == {"at step 5"} and set(numbers["norm"]) == {"pre", "post"}
+    drawn = pd.read_csv(sweep / "figures" / "variance.csv")
+    assert set(drawn["when"]) == {"at step 5"} and set(drawn["norm"]) == {"pre", "post"}
     facts = json.loads((sweep / "figures" / "variance.json").read_text())
     assert facts["warnings"] == ["1 of 5 runs have no step 5"]
     assert "1 of 5 runs have no step 5" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -21,12 +22,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from stability import figures, shell
-from stability.figures.drawing.files import about, save
+from stability.figures.drawing.files import origin, save
 from stability.figures.drawing.select import CannotFill
-from stability.figures.drawing.style import WIDTHS, axes_of
+from stability.figures.drawing.style import WIDTHS
 from stability.results.atomic import Unreadable
-from stability.results.frames import load
+from stability.results.frames import load, sweep_rows
 from stability.results.index import sweeps
+from stability.results.sweep_rows import SweepRows
 from stability.theory.overlay import Overlay, of_sweep
 
 FORMATS = ("pdf", "png")
@@ -44,22 +46,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = sweeps(args.path)
         drawn = 0
         for sweep, folders in found.items():
-            folder = sweep / "figures"
-            if args.out:
-                folder = args.out / sweep.name if len(found) > 1 else args.out
+            out = _out(sweep, args.out, alone=len(found) == 1)
             try:
-                what = Sweep(sweep, folders, args, folder, console)
+                plotter = SweepPlotter(sweep, folders, args, out, console)
             except Unreadable as error:
-                print(f"stability.plot: {error}", file=sys.stderr)
+                _complain(error)
                 continue
-            drawn += what.draw(wanted, command)
+            drawn += plotter.draw(wanted, command)
     except Unreadable as error:
-        print(f"stability.plot: {error}", file=sys.stderr)
+        _complain(error)
         return 2
     if not drawn:
-        print(f"stability.plot: {args.path}: nothing could be drawn, see above", file=sys.stderr)
+        _complain(f"{args.path}: nothing could be drawn, see above")
         return 2
     return 0
+
+
+def _out(sweep: Path, out: Path | None, alone: bool) -> Path:
+    """Where a sweep's figures go."""
+    if out is None:
+        return sweep / "figures"
+    return out if alone else out / sweep.name
+
+
+def _complain(reason: object) -> None:
+    print(f"stability.plot: {reason}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,21 +123,21 @@ def _wanted(names: str | None) -> dict[str, ModuleType]:
     return {name: known[name] for name in names.split(",")}
 
 
-class Sweep:
-    """One sweep's figures: what can be drawn of it, and where it goes."""
+class SweepPlotter:
+    """Draws the figures of one sweep."""
 
     def __init__(
         self, path: Path, folders: list[Path], args: argparse.Namespace, out: Path, console: Console
     ) -> None:
         self.path, self.folders, self.args, self.out = path, folders, args, out
         self.console = console
-        self._made: dict[str, Overlay] = {}
-        self.runs = load(path, "runs")
+        self.runs = sweep_rows(path, "runs")
+        self._overlays: dict[str, Overlay] = {}
 
     def draw(self, wanted: dict[str, ModuleType], command: str) -> int:
         """Draw, list what was drawn and what was skipped and why; how many were drawn."""
         if self.args.at is not None:
-            self.runs.attrs["remarks"] += _lacking(self.path, self.args.at, len(self.runs))
+            self.runs = self.runs.with_remarks(*self._without_step(self.args.at))
         self._introduce()
         drawn = 0
         console = self.console
@@ -137,36 +148,36 @@ class Sweep:
                 except CannotFill as reason:
                     console.print(f"  {name:16} skipped: {reason}", markup=False)
                     continue
-                facts = about(command, module, self.runs)
+                facts = origin(command, module, self.runs)
                 save(self.out / name, figure, numbers, facts, self.args.format)
                 drawn += 1
                 console.print(f"  {name:16} {self.out / name}.{self.args.format[-1]}", markup=False)
         return drawn
 
     def _introduce(self) -> None:
-        axes, count = ", ".join(axes_of(self.runs)), len(self.runs)
-        what = f", what varies: {axes}" if axes else ""
-        self.console.print(f"[bold]{self.path}[/]: {count} run{'s' * (count != 1)}{what}")
-        for remark in self.runs.attrs["remarks"]:
+        axes, count = ", ".join(self.runs.axes), len(self.runs.frame)
+        varying = f", what varies: {axes}" if axes else ""
+        self.console.print(f"[bold]{self.path}[/]: {count} run{'s' * (count != 1)}{varying}")
+        for remark in self.runs.remarks:
             self._warn(remark)
-        for name, why in self.runs.attrs["damaged"].items():
+        for name, why in self.runs.damaged.items():
             self._warn(f"left out {name}: {why}")
 
     def _warn(self, text: str) -> None:
         self.console.print(f"  warning: {text}", style="yellow", markup=False)
 
     def _figure(self, module: ModuleType, progress: Progress) -> tuple[pd.DataFrame, Figure]:
-        rows = load(self.path, module.TABLE, module.COLUMNS, self._where(module))
-        rows.attrs["remarks"] = list(self.runs.attrs["remarks"])
-        numbers = module.data(rows)
+        """The numbers of a figure, for its csv, and the figure."""
+        rows = sweep_rows(self.path, module.TABLE, module.COLUMNS, self._where(module))
+        numbers = module.data(replace(rows, remarks=self.runs.remarks))
         if not self._has_theory(module):
-            return numbers, module.draw(numbers, width=self.args.width)
-        theory = self._theory(module.TABLE, progress)
-        predicted, remarks = _predicted(module, theory.rows)
-        numbers.attrs["remarks"] += theory.remarks + remarks
-        figure = module.draw(numbers, width=self.args.width, theory=predicted)
-        sources = {"measured": numbers, "theory": predicted}
-        parts = [part.assign(source=name) for name, part in sources.items() if part is not None]
+            return numbers.frame, module.draw(numbers, width=self.args.width)
+        overlay = self._overlay(module.TABLE, progress)
+        theory, remarks = _predicted(module, overlay.rows)
+        numbers = numbers.with_remarks(*overlay.remarks, *remarks)
+        figure = module.draw(numbers, width=self.args.width, theory=theory)
+        sources = {"measured": numbers, "theory": theory}
+        parts = [rows.frame.assign(source=name) for name, rows in sources.items() if rows]
         return pd.concat(parts, ignore_index=True), figure
 
     def _has_theory(self, module: ModuleType) -> bool:
@@ -178,46 +189,46 @@ class Sweep:
         """What to read: the figure's own rows, and of those the steps that it draws."""
         where = dict(module.WHERE)
         if module.TABLE in ("layers", "probes") and module.STEPS == "ends":
-            last = self.runs["last_step"].dropna().astype(int)
+            last = self.runs.frame["last_step"].dropna().astype(int)
             where["step"] = sorted({0, *last}) if self.args.at is None else [self.args.at]
         return where
 
-    def _theory(self, table: str, progress: Progress) -> Overlay:
-        """Made when the first figure of a table asks for it."""
-        if table not in self._made:
+    def _overlay(self, table: str, progress: Progress) -> Overlay:
+        """The theory of a table's rows, computed when the first figure of the table needs it."""
+        if table not in self._overlays:
             track = partial(progress.track, description="theory at init")
-            self._made[table] = of_sweep(
+            self._overlays[table] = of_sweep(
                 self.folders, self.runs, self.out / "theory", self.args.allow,
                 lambda results, count: track(results, total=count), table,
             )  # fmt: skip
-            for remark in self._made[table].remarks:
+            for remark in self._overlays[table].remarks:
                 self._warn(remark)
-        return self._made[table]
+        return self._overlays[table]
+
+    def _without_step(self, step: int) -> list[str]:
+        """What to say of runs that did not record a step. Raises Unreadable where none did."""
+        recorded = load(self.path, "layers", ["step"], {"site": ["resid_post"]})
+        have = recorded[recorded["step"] == step]["run"].nunique()
+        if not have:
+            steps = ", ".join(map(str, sorted(recorded["step"].unique()))) or "none yet"
+            raise Unreadable(f"--at {step}: {self.path} has no such step; recorded are {steps}")
+        runs = len(self.runs.frame)
+        return [f"{runs - have} of {runs} runs have no step {step}"] if have < runs else []
 
 
-def _predicted(module: ModuleType, rows: pd.DataFrame) -> tuple[pd.DataFrame | None, list[str]]:
-    """The numbers that a figure makes of the theory's rows, and what to say of those left out."""
+def _predicted(module: ModuleType, rows: SweepRows) -> tuple[SweepRows | None, list[str]]:
+    """The numbers that a figure makes of the theory's rows, and what to say of rows left out."""
+    frame = rows.frame
     for column, values in module.WHERE.items():
-        rows = rows[rows[column].isin(values)] if len(rows) else rows
-    if rows.empty:
+        frame = frame[frame[column].isin(values)] if len(frame) else frame
+    if frame.empty:
         return None, []
-    good = rows[~rows["saturated"].astype(bool)]
-    bad = rows.loc[rows["saturated"].astype(bool), "run"].nunique()
-    of = rows["run"].nunique()
-    remarks = [f"no theory where softmax saturates ({bad} of {of} variants)"]
-    with suppress(CannotFill):  # nothing of what it shows is left
-        return module.data(good), remarks if bad else []
-    return None, remarks if bad else []
-
-
-def _lacking(sweep: Path, step: int, runs: int) -> list[str]:
-    """What to say of runs that did not record a step; an error where none did."""
-    recorded = load(sweep, "layers", ["step"], {"site": ["resid_post"]})
-    have = recorded[recorded["step"] == step]["run"].nunique()
-    if not have:
-        steps = ", ".join(map(str, sorted(recorded["step"].unique()))) or "none yet"
-        raise Unreadable(f"--at {step}: {sweep} has no such step; recorded are {steps}")
-    return [f"{runs - have} of {runs} runs have no step {step}"] if have < runs else []
+    saturated = frame["saturated"].astype(bool)
+    bad, runs = frame.loc[saturated, "run"].nunique(), frame["run"].nunique()
+    remarks = [f"no theory where softmax saturates ({bad} of {runs} variants)"] if bad else []
+    with suppress(CannotFill):  # no row is left that the figure shows
+        return module.data(rows.with_frame(frame[~saturated])), remarks
+    return None, remarks
 
 
 if __name__ == "__main__":

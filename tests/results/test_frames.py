@@ -13,6 +13,7 @@ import pytest
 import stability
 from stability.results import frames
 from stability.results.atomic import Unreadable
+from stability.results.frames import sweep_rows
 from stability.results.index import index, sweeps
 from stability.results.schema import PROBES, RUNS_FILE, TABLES
 from stability.results.stream import block_outputs, l2
@@ -52,8 +53,8 @@ def test_what_holds_no_runs_is_refused_in_one_line(tmp_path: Path, kind: str) ->
 
 
 def test_the_index_has_a_row_per_run_with_state_config_and_growth(sweep: Path) -> None:
-    runs = index(sweep)
-    assert len(runs) == 6
+    runs, damaged = index(sweep)
+    assert len(runs) == 6 and damaged == {}
     for _, run in runs.iterrows():
         config = row_of(sweep / run["folder"])
         state = json.loads((sweep / run["folder"] / "run.json").read_text())
@@ -72,22 +73,22 @@ def test_the_index_is_cached_and_made_again_for_changed_runs_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = write_sweep(tmp_path, {"norm": ["pre", "post"]})
-    before = index(tmp_path)
+    before = index(tmp_path).runs
     made: list[str] = []
     read = stability.results.index._row
     monkeypatch.setattr("stability.results.index._row", lambda f: made.append(f.name) or read(f))
-    pd.testing.assert_frame_equal(index(tmp_path), before)
+    pd.testing.assert_frame_equal(index(tmp_path).runs, before)
     assert made == []
     state = json.loads((second / "run.json").read_text()) | {"outcome": "as planned"}
     (second / "run.json").write_text(json.dumps(state))
-    assert set(index(tmp_path)["outcome"]) == {"completed", "as planned"}
+    assert set(index(tmp_path).runs["outcome"]) == {"completed", "as planned"}
     assert made == [second.name]
     third = write_run(tmp_path, {"norm": "none"}, status="running")
     index(tmp_path)
-    assert index(tmp_path)["status"].tolist().count("running") == 1
+    assert index(tmp_path).runs["status"].tolist().count("running") == 1
     assert made == [second.name, third.name, third.name]
     (tmp_path / RUNS_FILE).write_bytes(b"torn")
-    assert len(index(tmp_path)) == 3
+    assert len(index(tmp_path).runs) == 3
     assert [p.name for p in tmp_path.glob(".*")] == []
 
 
@@ -100,7 +101,7 @@ def test_a_sweep_that_cannot_be_written_to_is_read_all_the_same(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("stability.results.index._write", refuse)
-    assert len(index(tmp_path)) == 1 and not (tmp_path / RUNS_FILE).exists()
+    assert len(index(tmp_path).runs) == 1 and not (tmp_path / RUNS_FILE).exists()
 
 
 DAMAGES = {
@@ -137,9 +138,11 @@ def retype(file: Path, column: str) -> None:
 def test_a_damaged_run_is_left_out_and_named(tmp_path: Path, damage: str) -> None:
     good, bad = write_sweep(tmp_path, {"norm": ["pre", "post"]})
     DAMAGES[damage](bad)
-    frame = stability.load(tmp_path)
+    found = sweep_rows(tmp_path)
+    frame = found.frame
     assert frame["run"].nunique() == 1 and str(frame["run"].iloc[0]) in good.name
-    ((name, why),) = frame.attrs["damaged"].items()
+    ((name, why),) = found.damaged.items()
+    assert index(tmp_path).damaged == found.damaged
     assert name == bad.name and bad.name in why and "\n" not in why
     with pytest.raises(Unreadable, match=bad.name):
         stability.load(bad)
@@ -159,24 +162,26 @@ def test_damage_that_came_after_the_index_is_told_in_a_line(tmp_path: Path) -> N
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\0" * 99 + b"PAR1"])
 def test_a_damaged_index_is_made_anew(tmp_path: Path, content: bytes) -> None:
     write_run(tmp_path, {"norm": "pre"})
-    wanted = index(tmp_path)
+    wanted = index(tmp_path).runs
     (tmp_path / RUNS_FILE).write_bytes(content)
-    pd.testing.assert_frame_equal(index(tmp_path), wanted)
+    pd.testing.assert_frame_equal(index(tmp_path).runs, wanted)
 
 
 def test_a_parquet_file_of_others_is_no_index(tmp_path: Path) -> None:
     write_run(tmp_path, {"norm": "pre"})
-    wanted = index(tmp_path)
+    wanted = index(tmp_path).runs
     pd.read_parquet(tmp_path / RUNS_FILE).drop(columns="folder").to_parquet(tmp_path / RUNS_FILE)
-    pd.testing.assert_frame_equal(index(tmp_path), wanted)
+    pd.testing.assert_frame_equal(index(tmp_path).runs, wanted)
 
 
 def test_rows_come_with_the_axes_that_vary(sweep: Path) -> None:
-    frame = stability.load(sweep)
+    found = sweep_rows(sweep)
+    frame = found.frame
+    pd.testing.assert_frame_equal(stability.load(sweep), frame)
     assert list(frame.columns) == [c.name for c in TABLES["layers"]] + ["norm", "depth"]
-    assert frame.attrs["axes"] == ["norm", "depth"]
+    assert found.axes == ("norm", "depth")
     assert list(frame["norm"].cat.categories) == ["pre", "post", "none"]
-    assert frame.attrs["options"]["norm"]["none"] == ("no norm", 2)
+    assert found.options["norm"]["none"] == ("no norm", 2)
     for folder in sweep.iterdir():
         if folder.is_dir():
             config = row_of(folder)
@@ -218,9 +223,9 @@ def test_a_running_run_shows_its_flushed_rows(tmp_path: Path) -> None:
     write_run(tmp_path, {"norm": "pre"}, status="running")
     assert list(tmp_path.glob("*/layers.parts/part-*.parquet"))
     assert not list(tmp_path.glob("*/layers.parquet"))
-    frame = stability.load(tmp_path)
-    assert set(frame["step"]) == {0, 20, 40}
-    assert frame.attrs["remarks"] == ["1 of 1 runs running"]
+    found = sweep_rows(tmp_path)
+    assert set(found.frame["step"]) == {0, 20, 40}
+    assert found.remarks == ("1 of 1 runs running",)
 
 
 def varying(*rows: dict[str, object]) -> list[str]:
@@ -246,8 +251,8 @@ def test_what_a_model_brings_along_is_no_axis_beside_the_model() -> None:
 def test_remarks_say_that_data_differ_and_that_runs_go_on(tmp_path: Path) -> None:
     write_run(tmp_path, {"norm": "pre"}, data_hash="a" * 64)
     write_run(tmp_path, {"norm": "post"}, data_hash="b" * 64, status="failed")
-    said = stability.load(tmp_path, "runs").attrs["remarks"]
-    assert said == ["mixes 2 data sets: aaaaaaaa, bbbbbbbb", "1 of 2 runs failed"]
+    said = sweep_rows(tmp_path, "runs").remarks
+    assert said == ("mixes 2 data sets: aaaaaaaa, bbbbbbbb", "1 of 2 runs failed")
 
 
 def test_l2_and_block_outputs_are_what_they_say() -> None:
@@ -270,7 +275,7 @@ def test_a_loss_of_nan_and_mixed_knobs_survive_the_index(tmp_path: Path) -> None
     write_run(tmp_path, {"norm": "none", "loss_scale": "dynamic"}, bad_step=0)
     write_run(tmp_path, {"norm": "pre", "loss_scale": 1024.0})
     for _ in range(2):
-        runs = index(tmp_path).set_index("norm")
+        runs = index(tmp_path).runs.set_index("norm")
         assert math.isnan(runs.loc["none", "final_loss"])
         assert runs.loc["none", "first_bad.site"] == "resid_post"
         assert set(runs["loss_scale"]) == {"dynamic", "1024.0"}

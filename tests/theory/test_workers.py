@@ -13,11 +13,11 @@ import pytest
 SCRIPT = """
 import os, signal, time
 from stability import shell
-from stability.theory.workers import crew
+from stability.theory.workers import process_pool
 
 @shell.quiet_exit
 def main():
-    with crew() as pool:
+    with process_pool() as pool:
         pool.submit(os.getpid).result()
         waiting = [pool.submit(time.sleep, {seconds}) for _ in range(2)]
         print(*pool._processes, flush=True)

@@ -147,7 +147,7 @@ def _evaluate(
     wanted: Sequence[Claim], found: dict[str, Sweep], theory: bool, console: Console
 ) -> list[Result]:
     for name, sweep in found.items():
-        for run, why in sweep.runs.attrs["damaged"].items():
+        for run, why in sweep.damaged.items():
             console.print(f"  warning: {name}: left out {run}: {why}", style="yellow", markup=False)
     results = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -11,7 +11,8 @@ import pandas as pd
 
 from stability.claims import measures
 from stability.config.knobs import GROUPS
-from stability.results.frames import load
+from stability.results.frames import load, sweep_rows
+from stability.results.sweep_rows import SweepRows
 from stability.theory.covariance import NoTheory
 from stability.theory.overlay import overlay
 
@@ -32,8 +33,17 @@ class Sweep:
         self._tables: dict[str, pd.DataFrame] = {}
 
     @cached_property
+    def _runs(self) -> SweepRows:
+        return sweep_rows(self.path, "runs")
+
+    @property
     def runs(self) -> pd.DataFrame:
-        return load(self.path, "runs")
+        return self._runs.frame
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """Folder of each run that cannot be read -> the reason."""
+        return self._runs.damaged
 
     def rows(self, table: str, runs: pd.DataFrame, at: str) -> pd.DataFrame:
         """Rows of some runs; of layers and probes at the ``init``, the ``end`` or ``all`` steps."""

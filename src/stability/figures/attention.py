@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.drawing.lines import Lines, Quantity
+from stability.figures.drawing.layout import Chart, Quantity
+from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
+from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
 COLUMNS = (
@@ -20,34 +22,34 @@ STEPS = "ends"
 LARGEST, ENTROPY = "largest logit", "entropy"
 
 
-def data(frame: pd.DataFrame) -> pd.DataFrame:
+def data(rows: SweepRows) -> SweepRows:
     """Largest |q k|/sqrt(K), and mean entropy in nats of the rows of the attention matrix.
 
     ``bound`` is the entropy of uniform attention: ln T; if causal, the mean of ln t over t = 1..T.
     """
-    rows = require(
-        frame[frame["kind"] == "act"], "attention recorded (model.sublayers, record.sites)"
-    )
-    rows = ends(rows.assign(x=rows["layer"].astype(int) + 1, bound=_bound(rows)))
+    frame = rows.frame[rows.frame["kind"] == "act"]
+    frame = require(frame, "attention recorded (model.sublayers, record.sites)")
+    frame = ends(frame.assign(x=frame["layer"].astype(int) + 1, bound=_bound(frame)))
     parts = []
     for site, column, name in (("scores", "absmax", LARGEST), ("attn_rows", "mean", ENTROPY)):
         centre = "geometric" if name == LARGEST else "median"
-        found = over_seeds(rows[rows["site"] == site], ["when", "bound", "x"], column, centre)
+        here = frame[frame["site"] == site]
+        found = over_seeds(here, rows.axes, ["when", "bound", "x"], column, centre)
         parts.append(found.assign(quantity=name))
-    return pd.concat(parts, ignore_index=True)
+    return rows.with_frame(pd.concat(parts, ignore_index=True))
 
 
-def _bound(rows: pd.DataFrame) -> pd.Series:
-    causal = {t: math.lgamma(t + 1) / t for t in rows["model.context"].unique()}
-    uniform = np.log(rows["model.context"])
-    return rows["model.context"].map(causal).where(rows["model.causal"].astype(bool), uniform)
+def _bound(frame: pd.DataFrame) -> pd.Series:
+    causal = {t: math.lgamma(t + 1) / t for t in frame["model.context"].unique()}
+    uniform = np.log(frame["model.context"])
+    return frame["model.context"].map(causal).where(frame["model.causal"].astype(bool), uniform)
 
 
 @drawn
-def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     """Logit beside entropy; at init above the end."""
-    top = 1.1 * float(frame["bound"].max())
-    what = {
+    top = 1.1 * float(rows.frame["bound"].max())
+    quantities = {
         LARGEST: Quantity(r"max $|q\cdot k|/\sqrt{K}$"),
         ENTROPY: Quantity(
             "entropy (nats)",
@@ -56,5 +58,5 @@ def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
             guides=lambda rows: [(b, "uniform attention") for b in rows["bound"].unique()],
         ),
     }
-    lines = Lines(frame, what, "block", "quantity", "when", width, layers=True)
-    return lines.close("geometric mean (entropy: median)")
+    chart = Chart(quantities, "block", across="quantity", down="when", layers=True)
+    return draw_lines(rows, chart, width).close("geometric mean (entropy: median)")

@@ -1,19 +1,22 @@
 """Ratios of last to first block against depth, and the law that they follow."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stability.figures.drawing.lines import Lines, Quantity
+from stability.figures.drawing.layout import Chart, Curve, Quantity
+from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.roles import MAX_LINES
 from stability.figures.drawing.scales import whole_x
 from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds, require
-from stability.figures.drawing.style import axes_of, drawn
+from stability.figures.drawing.style import drawn
 from stability.results.fits import better_law
 from stability.results.stream import block_outputs, l2
+from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
 COLUMNS = (
@@ -28,16 +31,22 @@ QUANTITIES = {
     "gradient": Quantity(r"$\|\delta_1\|\,/\,\|\delta_L\|$"),
     "gradient, median token": Quantity(r"$\|\delta_{1,t}\|\,/\,\|\delta_{L,t}\|$"),
 }
+CHART = Chart(QUANTITIES, "depth $L$", across="quantity", down="when", without=("depth",))
 
-
-LEAST_DEPTHS = 3
+MIN_DEPTHS = 3
 """Depths that a fit needs: any two lie on either law."""
 
-Label = tuple[float, str, str]
-"""Height on the vertical axis, text, colour."""
+
+class Label(NamedTuple):
+    """The name of a law, written beside the end of its line."""
+
+    height: float
+    """On the vertical axis."""
+    text: str
+    colour: str
 
 
-def data(frame: pd.DataFrame) -> pd.DataFrame:
+def data(rows: SweepRows) -> SweepRows:
     """Var(x_L)/Var(x_1), |delta_1|/|delta_L| for all tokens and for the median token, by depth L.
 
     ``law`` is the law of growth, if any, that the geometric means follow (`fits.better_law`): c L^a
@@ -45,25 +54,28 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     which depths it is fitted to: those where every seed is finite; not depth 1, where each ratio is
     1 by definition. Fewer than three have no law.
     """
-    if frame["depth"].nunique() < 2:
+    if rows.frame["depth"].nunique() < 2:
         raise CannotFill("depth does not vary")
-    rows = block_outputs(frame).assign(size=l2)
-    rows = ends(require(rows[rows["l"] > 0], "activations or gradients recorded at resid_post"))
+    frame = block_outputs(rows.frame).assign(size=l2)
+    frame = ends(require(frame[frame["l"] > 0], "activations or gradients recorded at resid_post"))
     parts = [
-        _ratio(rows, "act", "var", "variance", last_first=True),
-        _ratio(rows, "grad", "size", "gradient"),
-        _ratio(rows, "grad", "token_rms_median", "gradient, median token"),
+        _ratio(frame, rows.axes, "act", "var", "variance"),
+        _ratio(frame, rows.axes, "grad", "size", "gradient"),
+        _ratio(frame, rows.axes, "grad", "token_rms_median", "gradient, median token"),
     ]
     found = pd.concat([p for p in parts if len(p)], ignore_index=True)
-    found.attrs = frame.attrs
-    return _with_laws(found)
+    return rows.with_frame(_with_laws(found, rows.axes))
 
 
 def _ratio(
-    rows: pd.DataFrame, kind: str, column: str, quantity: str, last_first: bool = False
+    frame: pd.DataFrame, axes: Sequence[str], kind: str, column: str, quantity: str
 ) -> pd.DataFrame:
-    """Ratio of the outer blocks' values per run and end, averaged over seeds."""
-    mine = rows[rows["kind"] == kind].sort_values("l")
+    """Ratio of the outer blocks' values per run and end, averaged over seeds.
+
+    Last over first for activations, first over last for gradients: both grow with the depth that
+    the signal has passed.
+    """
+    mine = frame[frame["kind"] == kind].sort_values("l")
     if not mine[column].notna().any():
         return mine.iloc[:0]
     by = mine.groupby(["run", "when"], observed=True)
@@ -71,53 +83,48 @@ def _ratio(
     last = by[column].transform(lambda values: values.iloc[-1]).loc[outer.index]
     first = outer[column]
     with np.errstate(divide="ignore", invalid="ignore"):
-        outer["ratio"] = last / first if last_first else first / last
+        outer["ratio"] = last / first if kind == "act" else first / last
     outer["nonfinite"] = by["nonfinite"].transform("max").loc[outer.index]
-    outer.attrs = rows.attrs
-    return over_seeds(outer, ["when", "x"], "ratio").assign(quantity=quantity)
+    return over_seeds(outer, axes, ["when", "x"], "ratio").assign(quantity=quantity)
 
 
-def _with_laws(frame: pd.DataFrame) -> pd.DataFrame:
+def _with_laws(frame: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
     """Columns ``law``, ``exponent``, ``rate``, ``log_factor`` and ``fitted``; see `data`."""
-    by = [a for a in axes_of(frame) if a != "depth"] + ["when", "quantity"]
+    by = [a for a in axes if a != "depth"] + ["when", "quantity"]
     laws = []
     for _, line in frame.groupby(by, observed=True, dropna=False):
         good = np.isfinite(line["value"]) & (line["value"] > 0) & (line["x"] > 1)
         good &= (line["not_finite"] == 0) & (line["seeds"] == line["runs"])
         found: dict[str, Any] = {"law": "", "exponent": np.nan, "rate": np.nan}
         found |= {"log_factor": np.nan, "fitted": False}
-        if line.loc[good, "x"].nunique() >= LEAST_DEPTHS:
+        if line.loc[good, "x"].nunique() >= MIN_DEPTHS:
             law, fit = better_law(line.loc[good, "x"], line.loc[good, "value"])
             slope = "exponent" if law == "power" else "rate"
             found |= {"law": law, slope: fit.slope, "log_factor": fit.intercept, "fitted": good}
         laws.append(pd.DataFrame(found, index=line.index))
-    result = frame.join(pd.concat(laws))
-    result.attrs = frame.attrs
-    return result
+    return frame.join(pd.concat(laws))
 
 
 @drawn
-def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     """Log-log; at init above the end; thin lines are the laws, named beside their ends."""
-    lines = Lines(frame, QUANTITIES, "depth $L$", "quantity", "when", width, without=["depth"])
-    depths = sorted(int(d) for d in frame["x"].unique())
-    for cell in lines.cells:
-        whole_x(cell.ax, depths)
-        room = min(0.45, 0.36 / (width / lines.columns - 0.5))  # for the laws
-        cell.ax.set_xlim(right=depths[-1] * (depths[-1] / depths[0]) ** (room / (1 - room)))
-        labels = [
-            _law(cell.ax, line, lines.looks(hue, dash)["color"])
-            for hue, dash, line in lines.lines_of(cell.rows)
-            if line["fitted"].any()
-        ]
+    lines = draw_lines(rows, CHART, width)
+    depths = sorted(int(d) for d in rows.frame["x"].unique())
+    for ax, panel in lines.panels:
+        whole_x(ax, depths)
+        room = min(0.45, 0.36 / (width / lines.layout.grid.columns - 0.5))  # for the laws
+        ax.set_xlim(right=depths[-1] * (depths[-1] / depths[0]) ** (room / (1 - room)))
+        curves = lines.layout.curves(panel.frame)
+        labels = [_law(ax, curve) for curve in curves if curve.frame["fitted"].any()]
         if len(labels) <= MAX_LINES:
-            _label(cell.ax, depths[-1], labels)
+            _write(ax, depths[-1], labels)
     note = "Thin lines: fits of $c\\,L^a$, or of $c\\,e^{bL}$ where that suits better."
-    return lines.close("geometric mean", *([note] if frame["fitted"].any() else []))
+    return lines.close("geometric mean", *([note] if rows.frame["fitted"].any() else []))
 
 
-def _law(ax: Axes, line: pd.DataFrame, colour: str) -> Label:
-    """Draw a line's law over the depths it is fitted to; return its last value and its name."""
+def _law(ax: Axes, curve: Curve) -> Label:
+    """Draw a line's law over the depths it is fitted to; return its name at its last value."""
+    line, colour = curve.frame, curve.look.color
     at = line.loc[line["fitted"], "x"].to_numpy(float)
     x, first = np.geomspace(at.min(), at.max(), 50), line.iloc[0]
     if first["law"] == "power":
@@ -129,13 +136,14 @@ def _law(ax: Axes, line: pd.DataFrame, colour: str) -> Label:
     y = np.exp(np.clip(log_y, low, high))
     inside = (log_y >= low) & (log_y <= high)
     ax.plot(x, np.where(inside, y, np.nan), color=colour, linewidth=0.6, alpha=0.7, gid="law")
-    return float(y[-1]), name, colour
+    return Label(float(y[-1]), name, colour)
 
 
-def _label(ax: Axes, depth: int, labels: list[Label]) -> None:
+def _write(ax: Axes, depth: int, labels: list[Label]) -> None:
     """Laws beside the ends of their lines, moved apart where they would overlap."""
     low, high = np.log10(ax.get_ylim())
-    places = [float(np.clip((np.log10(y) - low) / (high - low), 0.03, 0.97)) for y, _, _ in labels]
+    heights = [(np.log10(label.height) - low) / (high - low) for label in labels]
+    places = [float(np.clip(height, 0.03, 0.97)) for height in heights]
     gap = min(0.09, 0.94 / max(len(labels) - 1, 1))
     order = sorted(range(len(labels)), key=lambda i: places[i])
     spread: list[float] = []
@@ -143,8 +151,8 @@ def _label(ax: Axes, depth: int, labels: list[Label]) -> None:
         spread.append(max(places[i], spread[-1] + gap) if spread else places[i])
     over = max(0.0, spread[-1] - 0.97) if spread else 0.0
     for i, y in zip(order, spread, strict=True):
-        _, text, colour = labels[i]
         ax.annotate(
-            text, (depth, y - over), xycoords=ax.get_xaxis_transform(), xytext=(4, 0),
-            textcoords="offset points", fontsize=6, va="center", color=colour,
+            labels[i].text, (depth, y - over), xycoords=ax.get_xaxis_transform(), xytext=(4, 0),
+            textcoords="offset points", fontsize=6, va="center",
+            color=labels[i].colour,
         )  # fmt: skip

@@ -3,11 +3,14 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.drawing.lines import BLOCKS, Lines, Quantity
+from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
+from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.scales import short
-from stability.figures.drawing.select import COMMON, ends, matrices, over_seeds, require
+from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds
 from stability.figures.drawing.style import drawn
+from stability.figures.drawing.weights import matrices
 from stability.results.stream import block_outputs
+from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
 COLUMNS = (
@@ -20,15 +23,16 @@ STEPS = "ends"
 LARGEST, GRADIENT, WEIGHT = "largest activation", "gradient", "smallest weight gradient"
 LIMITS = ["format", "max", "tiny", "eps"]
 WIDE_SITES = ("scores", "attn_rows")
-"""Computed for the record in at least fp32, whatever the format: its limits are not theirs."""
+"""Computed in at least fp32, whatever the format: its limits do not apply to them."""
 
 
-def data(frame: pd.DataFrame) -> pd.DataFrame:
+def data(rows: SweepRows) -> SweepRows:
     """Per block: largest |activation| over its sites, rms of dL/dx_l, smallest rms of a dL/dW.
 
     ``max`` and ``tiny`` are the largest and the smallest normal number of the format, ``eps`` is
     Adam's (null for other optimizers): a gradient whose rms lies below it moves no weight.
     """
+    frame = rows.frame
     adam = frame["train.optimizer"].astype(str).str.startswith("adam")
     known = frame.assign(
         x=frame["layer"].astype(int) + 1,
@@ -47,17 +51,14 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
         (WEIGHT, weights, "rms", "min"),
     ]
     found = []
-    for name, rows, column, choose in parts:
-        if len(rows):
-            extreme = _extreme(rows, column, choose)
-            extreme.attrs = frame.attrs
-            over = over_seeds(ends(extreme), ["when", *LIMITS, "x"], column)
+    for name, part, column, choose in parts:
+        if len(part):
+            extreme = ends(_extreme(part, column, choose))
+            over = over_seeds(extreme, rows.axes, ["when", *LIMITS, "x"], column)
             found.append(over.assign(quantity=name))
     if not found:
-        require(frame.iloc[:0], "activations or gradients recorded")
-    result = pd.concat(found, ignore_index=True)
-    result.attrs = frame.attrs
-    return result
+        raise CannotFill("no activations or gradients recorded")
+    return rows.with_frame(pd.concat(found, ignore_index=True))
 
 
 def _extreme(rows: pd.DataFrame, column: str, choose: str) -> pd.DataFrame:
@@ -93,12 +94,16 @@ QUANTITIES = {
 }
 
 
+CHART = Chart(QUANTITIES, BLOCKS, across="quantity", down="when", layers=True)
+
+
 @drawn
-def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     """Largest activation, gradient and smallest weight gradient; at init above the end."""
-    lines = Lines(frame, QUANTITIES, BLOCKS, "quantity", "when", width, layers=True)
+    frame = rows.frame
     limits = [f"{f} max {short(v)}" for f, v in _distinct(frame, "max")]
     limits += [f"{f} smallest normal (tiny) {short(v)}" for f, v in _distinct(frame, "tiny")]
     limits += [f"Adam's eps {short(v)}" for v in frame["eps"].dropna().unique()]
     note = f"Limits, dotted where near: {'; '.join(limits)}."
+    lines = draw_lines(rows, CHART, width)
     return lines.close("geometric mean", *([note] if limits else []))

@@ -1,15 +1,18 @@
 """Loss by step, training and validation."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.drawing.lines import Lines, Quantity, edge
-from stability.figures.drawing.roles import part
-from stability.figures.drawing.select import COMMON, CannotFill, like, over_seeds, require
-from stability.figures.drawing.style import axes_of, drawn
+from stability.figures.drawing.layout import Chart, Quantity
+from stability.figures.drawing.lines import draw_lines, mark_edge
+from stability.figures.drawing.select import COMMON, CannotFill, over_seeds, require
+from stability.figures.drawing.style import drawn
+from stability.figures.drawing.variants import part
+from stability.results.sweep_rows import SweepRows
 
 TABLE = "steps"
 COLUMNS = (
@@ -24,13 +27,14 @@ TRAIN, VALID = "training", "validation"
 CONSTANTS = ["vocab", "unigram", "bigram"]
 
 
-def data(frame: pd.DataFrame) -> pd.DataFrame:
+def data(rows: SweepRows) -> SweepRows:
     """Mean loss over windows of consecutive steps, validation losses, and where runs diverged.
 
     All in nats per token. ``x`` is the middle of the window. In rows of quantity ``diverged``, one
     per run that did, ``x`` is its last step and ``value`` its last finite loss. ``vocab`` is ln V,
     the loss of guessing; ``unigram`` and ``bigram`` are entropies of the data.
     """
+    frame = rows.frame
     if require(frame, "steps recorded yet")["step"].max() < 1:
         raise CannotFill("only one step, a curve needs two (train.steps)")
     if frame[["loss", "data.vocab"]].isna().all(axis=None):
@@ -41,16 +45,14 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
         bigram=frame["data.bigram_entropy"],
     )
     window = max(1, math.ceil((int(frame["step"].max()) + 1) / POINTS))
+    curves = {TRAIN: _windows(known, window), VALID: _validations(known)}
     parts = [
-        over_seeds(_windows(known, window), [*CONSTANTS, "x"], "loss", "median").assign(
-            quantity=TRAIN
-        ),
-        over_seeds(_validations(known), [*CONSTANTS, "x"], "loss", "median").assign(quantity=VALID),
-        _diverged(known),
+        over_seeds(losses, rows.axes, [*CONSTANTS, "x"], "loss", "median").assign(quantity=name)
+        for name, losses in curves.items()
     ]
-    found = pd.concat([p for p in parts if len(p)], ignore_index=True).assign(window=window)
-    found.attrs = frame.attrs
-    return found
+    parts.append(_diverged(known, rows.axes))
+    found = pd.concat([p for p in parts if len(p)], ignore_index=True)
+    return rows.with_frame(found.assign(window=window))
 
 
 def _windows(frame: pd.DataFrame, window: int) -> pd.DataFrame:
@@ -59,7 +61,7 @@ def _windows(frame: pd.DataFrame, window: int) -> pd.DataFrame:
     rows = frame.assign(loss=finite, x=frame["step"] // window * window + (window - 1) / 2)
     means = rows.groupby(["run", "x"], observed=True)["loss"].mean()
     first = rows.drop_duplicates(["run", "x"]).drop(columns="loss")
-    return like(frame, first.merge(means.reset_index(), on=["run", "x"]))
+    return first.merge(means.reset_index(), on=["run", "x"])
 
 
 def _validations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -70,40 +72,41 @@ def _validations(frame: pd.DataFrame) -> pd.DataFrame:
     last = frame.drop_duplicates("run")
     last = last[last["final_val_loss"].notna()]
     last = last.assign(loss=last["final_val_loss"], x=last["steps_done"])
-    return like(frame, pd.concat([taken, last]).drop_duplicates(["run", "x"]))
+    return pd.concat([taken, last]).drop_duplicates(["run", "x"])
 
 
-def _diverged(frame: pd.DataFrame) -> pd.DataFrame:
+def _diverged(frame: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
+    """A row per diverged run: its last step, and its last finite loss."""
     bad = frame[frame["status"] == "diverged"].sort_values("step")
     runs = bad.groupby("run", observed=True)
     finite = (
         bad[np.isfinite(bad["loss"].astype(float))].groupby("run", observed=True)["loss"].last()
     )
     rows = runs.tail(1).assign(x=lambda f: f["step"], value=lambda f: f["run"].map(finite))
-    keep = [*axes_of(frame), "x", "value", *CONSTANTS]
+    keep = [*axes, "x", "value", *CONSTANTS]
     return rows[keep].assign(quantity="diverged", seeds=1, not_finite=0)
 
 
 @drawn
-def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     """Training beside validation; entropies of the data as lines, divergence as a cross."""
+    frame = rows.frame
     curves = frame[frame["quantity"] != "diverged"].assign(not_finite=0)  # the crosses say it
     marks = frame[frame["quantity"] == "diverged"]
     limits = _limits(curves)
     label = "loss" if frame["vocab"].isna().all() else "loss (nats per token)"
-    what = {name: Quantity(label, False, limits, _entropies) for name in (TRAIN, VALID)}
-    lines = Lines(curves, what, "step", "quantity", width=width)
-    for cell in lines.cells:
-        cell.ax.set_xlim(*_steps(frame))
-        for hue, dash, rows in lines.lines_of(cell.rows):
-            lost = rows.loc[rows["value"] > limits[1], "x"].to_numpy(float)
-            edge(cell.ax, lost, 0.97, "^", lines.looks(hue, dash)["color"])
-        here = part(marks, cell.facet)
-        for hue, dash, rows in lines.lines_of(here):
-            colour = lines.looks(hue, dash)["color"]
-            y = rows["value"].fillna(limits[1]).clip(*limits)
-            cell.ax.plot(
-                rows["x"], y, "x", color=colour, markersize=5, gid="diverged", clip_on=False
+    quantities = {name: Quantity(label, False, limits, _entropies) for name in (TRAIN, VALID)}
+    chart = Chart(quantities, "step", across="quantity")
+    lines = draw_lines(rows.with_frame(curves), chart, width)
+    for ax, panel in lines.panels:
+        ax.set_xlim(*_steps(frame))
+        for look, line in lines.layout.curves(panel.frame):
+            lost = line.loc[line["value"] > limits[1], "x"].to_numpy(float)
+            mark_edge(ax, lost, 0.97, "^", look.color)
+        for look, line in lines.layout.curves(part(marks, panel.facet)):
+            y = line["value"].fillna(limits[1]).clip(*limits)
+            ax.plot(
+                line["x"], y, "x", color=look.color, markersize=5, gid="diverged", clip_on=False
             )
     return lines.close("median", *_smoothed(frame))
 
@@ -118,13 +121,13 @@ def _entropies(rows: pd.DataFrame) -> list[tuple[float, str]]:
 
 
 def _limits(curves: pd.DataFrame) -> tuple[float, float]:
-    """From below all curves to a little above guessing, so that one blow-up flattens nothing."""
+    """From below all curves to a little above guessing, so that a divergence flattens no curve."""
     values = curves["value"][np.isfinite(curves["value"])]
     guessing = curves[["vocab", "unigram"]].max().max()
-    roof = float(values.max() if pd.isna(guessing) else guessing)
-    low = float(min([*values, *curves["bigram"].dropna(), roof]))
-    high = max(1.15 * roof, 1.05 * float(values.quantile(0.5))) if len(values) else 1.15 * roof
-    high = min(high, max(1.05 * float(values.max()), 1.05 * roof)) if len(values) else high
+    top = float(values.max() if pd.isna(guessing) else guessing)
+    low = float(min([*values, *curves["bigram"].dropna(), top]))
+    high = max(1.15 * top, 1.05 * float(values.quantile(0.5))) if len(values) else 1.15 * top
+    high = min(high, max(1.05 * float(values.max()), 1.05 * top)) if len(values) else high
     return low - 0.05 * (high - low), high
 
 

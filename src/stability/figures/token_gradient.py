@@ -3,12 +3,15 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.drawing import panels, style
-from stability.figures.drawing.heat import heat_map, scale, special
+from stability.figures.drawing.heat import colour_bar, heat_map, legend_off_scale
+from stability.figures.drawing.notes import seed_note
 from stability.figures.drawing.scales import log_limits
 from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
+from stability.figures.drawing.variants import levels
 from stability.figures.drawing.wall import Wall
+from stability.results.stream import ends_block
+from stability.results.sweep_rows import SweepRows
 
 TABLE = "probes"
 COLUMNS = (*COMMON, "layer", "sublayer", "probe", "item", "value")
@@ -21,45 +24,43 @@ NOTE = (
 )
 
 
-def data(frame: pd.DataFrame) -> pd.DataFrame:
+def data(rows: SweepRows) -> SweepRows:
     """Rms of dLoss/dx_l at each position, l = 1 .. L, at the first and the last recorded step."""
-    blocks = (frame["layer"] >= 0) & (frame["sublayer"] != "attn")
-    rows = frame[(frame["probe"] == "token_grad") & blocks]
-    rows = rows[rows["item"].astype(str).str.isdigit()]
-    rows = require(rows, "gradient by token recorded (record.probes=[token_grad])")
-    rows = rows.assign(
-        x=rows["layer"].astype(int) + 1,
-        position=rows["item"].astype(int),
-        rms=rows["value"].astype(float).pow(0.5),
+    frame = rows.frame[rows.frame["probe"] == "token_grad"]
+    frame = frame[(frame["layer"] >= 0) & ends_block(frame)]
+    frame = frame[frame["item"].astype(str).str.isdigit()]
+    frame = require(frame, "gradient by token recorded (record.probes=[token_grad])")
+    frame = frame.assign(
+        x=frame["layer"].astype(int) + 1,
+        position=frame["item"].astype(int),
+        rms=frame["value"].astype(float).pow(0.5),
     )
-    return over_seeds(ends(rows), ["when", "x", "position"], "rms")
+    return rows.with_frame(over_seeds(ends(frame), rows.axes, ["when", "x", "position"], "rms"))
 
 
 @drawn
-def draw(frame: pd.DataFrame, width: float = 6.75, theory: pd.DataFrame | None = None) -> Figure:
+def draw(rows: SweepRows, width: float = 6.75, theory: SweepRows | None = None) -> Figure:
     """A row per variant; for each value of one more axis init, theory and end side by side."""
-    both, kinds = beside(frame, theory)
-    wall = Wall(both, kinds, width, aspect=0.8)
-    for row in range(len(wall.rows)):
-        cells = wall.cells(row, both)
-        limits = log_limits(pd.concat([rows["value"] for _, rows in cells]))
-        for ax, rows in cells:
-            heat_map(ax, rows, "position", limits)
-        if cells:
-            axes = [ax for ax, _ in cells]
-            scale(wall.page, axes, r"rms of $\delta_{l,t}$", limits)
-    wall.page.legends = [special(frame)]
-    wall.page.notes += [NOTE, *panels.seed_note(frame, "geometric mean", "Colour")]
+    both, shown = _with_theory(rows, theory)
+    wall = Wall(both, shown, width, aspect=0.8)
+    for row in range(len(wall.variants)):
+        panels = wall.panels(row, both.frame)
+        limits = log_limits(pd.concat([frame["value"] for _, frame in panels]))
+        for ax, frame in panels:
+            heat_map(ax, frame, "position", limits)
+        if panels:
+            axes = [ax for ax, _ in panels]
+            colour_bar(wall.page, axes, r"rms of $\delta_{l,t}$", limits)
+    wall.page.legends = [legend_off_scale(rows.frame)]
+    wall.page.notes += [NOTE, *seed_note(rows, "geometric mean", "Colour")]
     return wall.close("position $t$", "$l$")
 
 
-def beside(frame: pd.DataFrame, theory: pd.DataFrame | None) -> tuple[pd.DataFrame, list[str]]:
-    """Measured and predicted numbers in one frame, told apart by ``shown``, and its values."""
-    first, *later = (str(when) for when in style.levels(frame, "when"))
-    parts = [frame.assign(shown=frame["when"].astype(str))]
+def _with_theory(rows: SweepRows, theory: SweepRows | None) -> tuple[SweepRows, list[str]]:
+    """Measured and predicted numbers together, told apart by ``shown``, and its values."""
+    first, *later = (str(when) for when in levels(rows, "when"))
+    parts = [rows.frame.assign(shown=rows.frame["when"].astype(str))]
     if theory is not None:
-        parts.append(theory.assign(shown=PREDICTED))
-        first, later = first, [PREDICTED, *later]
-    both = pd.concat(parts, ignore_index=True)
-    both.attrs = frame.attrs
-    return both, [first, *later]
+        parts.append(theory.frame.assign(shown=PREDICTED))
+        later = [PREDICTED, *later]
+    return rows.with_frame(pd.concat(parts, ignore_index=True)), [first, *later]

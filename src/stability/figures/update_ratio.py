@@ -3,16 +3,12 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stability.figures.drawing.lines import BLOCKS, Lines, Quantity
-from stability.figures.drawing.select import (
-    COMMON,
-    ends,
-    first_weights,
-    matrices,
-    over_seeds,
-    require,
-)
+from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
+from stability.figures.drawing.lines import draw_lines
+from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
+from stability.figures.drawing.weights import first_weights, matrices
+from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
 COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "numel", "rms")
@@ -21,34 +17,33 @@ STEPS = "ends"
 
 HEALTHY = 1e-3
 """A rule of thumb for Adam, drawn as a guide (Karpathy, micrograd lectures, 2022)."""
+RATIO = Quantity("update / weight", guides=lambda rows: [(HEALTHY, "$10^{-3}$")])
+CHART = Chart({"ratio": RATIO}, BLOCKS, across="weight", down="when", layers=True)
 
 
-def data(frame: pd.DataFrame) -> pd.DataFrame:
+def data(rows: SweepRows) -> SweepRows:
     """Rms of the step's change over rms of the weight it changed, for each weight matrix."""
-    rows = matrices(_made(frame))
-    sizes = rows.pivot_table(
+    frame = matrices(_applied(rows.frame))
+    sizes = frame.pivot_table(
         "rms", ["run", "step", "weight", "x"], "kind", observed=True, dropna=False
     )
     if not {"weight", "update"} <= set(sizes):
-        require(rows.iloc[:0], "weights and updates recorded (record.kinds, train.steps > 0)")
+        require(frame.iloc[:0], "weights and updates recorded (record.kinds, train.steps > 0)")
     ratio = (sizes["update"] / sizes["weight"]).rename("ratio").dropna().reset_index()
-    kept = rows[rows["kind"] == "update"].merge(ratio, on=["run", "step", "weight", "x"])
-    kept.attrs = frame.attrs
+    kept = frame[frame["kind"] == "update"].merge(ratio, on=["run", "step", "weight", "x"])
     kept = ends(require(kept, "updates recorded (record.kinds, train.steps > 0)"))
-    return over_seeds(kept, ["when", "weight", "x"], "ratio").assign(quantity="ratio")
+    found = over_seeds(kept, rows.axes, ["when", "weight", "x"], "ratio")
+    return rows.with_frame(found.assign(quantity="ratio"))
 
 
-def _made(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without the step at which a run diverged, whose update was withheld."""
+def _applied(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows without the step at which a run diverged: its update was not made."""
     last = frame["step"] == frame.groupby("run", observed=True)["step"].transform("max")
     return frame[~((frame["status"] == "diverged") & last)]
 
 
 @drawn
-def draw(frame: pd.DataFrame, width: float = 6.75) -> Figure:
+def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     """A panel per weight; at init above the end."""
-    guide = [(HEALTHY, "$10^{-3}$")]
-    what = {"ratio": Quantity("update / weight", guides=lambda rows: guide)}
-    rows, notes = first_weights(frame)
-    lines = Lines(rows, what, BLOCKS, "weight", "when", width, layers=True)
-    return lines.close("geometric mean", *notes)
+    shown, notes = first_weights(rows)
+    return draw_lines(shown, CHART, width).close("geometric mean", *notes)

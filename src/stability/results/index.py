@@ -8,9 +8,9 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -34,10 +34,22 @@ OUTCOME = (
     *("data.unigram_entropy", "data.bigram_entropy", "data.entropy_rate"),
 )
 KNOWN = [*GROUPS, *(k for k in KNOBS if k != "claim" and not k.endswith(".build")), *OUTCOME]
-"""Columns that every row has: null where a run is of somebody else's model and lacks them."""
+"""Columns that every row has: null where a run is of an external model, which lacks them."""
+
+Row = dict[str, Any]
+"""Column -> value, of one run."""
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Safe, and ten times faster than the plain one where libyaml is there."""
+"""Safe, and ten times faster than the loader in Python where libyaml is installed."""
+
+
+class RunIndex(NamedTuple):
+    """The runs of a sweep."""
+
+    runs: pd.DataFrame
+    """One row per run that can be read."""
+    damaged: dict[str, str]
+    """Folder of each run that cannot be read -> the reason."""
 
 
 def sweeps(path: str | Path) -> dict[Path, list[Path]]:
@@ -68,12 +80,12 @@ def _run_folders(path: Path) -> Iterator[Path]:
         below[:] = sorted(name for name in below if not name.startswith("."))
 
 
-def index(sweep: Path, folders: Sequence[Path] | None = None) -> pd.DataFrame:
+def index(sweep: Path, folders: Sequence[Path] | None = None) -> RunIndex:
     """One row per run of a sweep: what `run.json` says, the config, and how it grew.
 
     ``variance_growth`` = Var(x_L) / Var(x_1) and ``grad_ratio`` = |delta_1| / |delta_L| over the
     outputs x_1 .. x_L of the blocks, at ``last_step``, the last recorded one; ``grad_ratio_median``
-    is that of the median token. ``attrs["damaged"]`` names the runs that cannot be read, and why.
+    is that of the median token.
 
     Args:
         sweep: a folder of run folders.
@@ -88,27 +100,30 @@ def index(sweep: Path, folders: Sequence[Path] | None = None) -> pd.DataFrame:
     stamps = {f.name: _stamp(f) for f in folders}
     old = _cached(cache) if cache else {}
     rows = {n: row for n, (row, stamp) in old.items() if stamp == stamps.get(n)}
-    damaged: dict[str, str] = {}
-    made: dict[str, dict[str, Any]] = {}
-    for folder in folders:
-        if folder.name not in rows:
-            try:
-                made[folder.name] = _row(folder)
-            except Unreadable as error:
-                damaged[folder.name] = str(error)
+    made, damaged = _made([f for f in folders if f.name not in rows])
     rows |= made
     if not rows:
         raise Unreadable(next(iter(damaged.values()), f"{sweep}: holds no runs"))
-    if made:
-        _add_growth([f for f in folders if f.name in made], list(made.values()))
     table = _as_table([rows[name] for name in sorted(rows)])
     if cache and (made or set(old) - set(rows)):
         finished = {n: stamps[n] for n, row in rows.items() if row["status"] in FINISHED}
-        with suppress(OSError):  # another user's sweep may be read-only, and this is only a cache
+        with suppress(OSError):  # the folder may be read-only, and this is only a cache
             _write(table, finished, cache)
-    frame = table.to_pandas()
-    frame.attrs = {"damaged": damaged}
-    return frame
+    return RunIndex(table.to_pandas(), damaged)
+
+
+def _made(folders: Sequence[Path]) -> tuple[dict[str, Row], dict[str, str]]:
+    """Rows by folder, made from the runs' files; the reasons where they cannot be read."""
+    made: dict[str, Row] = {}
+    damaged: dict[str, str] = {}
+    for folder in folders:
+        try:
+            made[folder.name] = _row(folder)
+        except Unreadable as error:
+            damaged[folder.name] = str(error)
+    if made:
+        _add_growth([f for f in folders if f.name in made], list(made.values()))
+    return made, damaged
 
 
 def _stamp(folder: Path) -> str:
@@ -121,7 +136,7 @@ def _stamp(folder: Path) -> str:
     return " ".join(seen)
 
 
-def _cached(cache: Path) -> dict[str, tuple[dict[str, Any], str]]:
+def _cached(cache: Path) -> dict[str, tuple[Row, str]]:
     """Folder -> (row, stamp) of the finished runs in the cache; nothing where there is none."""
     try:
         table = pq.read_table(cache)
@@ -137,45 +152,75 @@ def _cached(cache: Path) -> dict[str, tuple[dict[str, Any], str]]:
     }
 
 
-def _row(folder: Path) -> dict[str, Any]:
+def _row(folder: Path) -> Row:
     """One run's row. Raises Unreadable where a file is missing, torn or of another kind."""
-    path = folder / RUN_FILE
-    try:
+    state, config = _state(folder / RUN_FILE), _config(folder / CONFIG_FILE)
+    row = dict.fromkeys(KNOWN) | flatten(config) | _scalars(state) | {"folder": folder.name}
+    _require(folder / RUN_FILE, row, "data.sha256")
+    steps = []
+    for table in TABLES:
+        with _reading(folder):
+            files = tables.files(folder, table)
+        for file in files:
+            last = _verified(file, table)
+            steps += [last] if table == "layers" and last is not None else []
+    return row | {"last_step": max(steps, default=None)}
+
+
+def _state(path: Path) -> Row:
+    with _reading(path):
         state = json.loads(path.read_text())
-        if state["format"] > FORMAT:
-            raise Unreadable(f"{path}: format {state['format']}, but this version reads {FORMAT}")
-        path = folder / CONFIG_FILE
-        row = dict.fromkeys(KNOWN) | flatten(yaml.load(path.read_text(), LOADER))
-        row |= _scalars(state)
-        row |= {"folder": folder.name, "last_step": None}
-        if missing := {"run", "status", "data.sha256"} - set(row):
-            raise KeyError(*missing)
-        for name in TABLES:
-            for path in tables.files(folder, name):
-                last = _last_step(path)
-                integrity.verify(path, name)
-                if name == "layers" and last is not None:
-                    row["last_step"] = max(last, row["last_step"] or 0)
+    _require(path, state, "format")
+    if not isinstance(state["format"], int):
+        raise Unreadable(f"{path}: damaged (format {state['format']!r} is not a number)")
+    if state["format"] > FORMAT:
+        raise Unreadable(f"{path}: format {state['format']}, but this version reads {FORMAT}")
+    _require(path, state, "run", "status")
+    return dict(state)
+
+
+def _config(path: Path) -> Row:
+    with _reading(path):
+        config = yaml.load(path.read_text(), LOADER)
+    _require(path, config, "choices")
+    if not isinstance(config["choices"], Mapping):
+        raise Unreadable(f"{path}: damaged (choices must be a mapping)")
+    return dict(config)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns what reading a damaged file raises into Unreadable with the file's name."""
+    try:
+        yield
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror or error}") from error
-    except KeyError as error:
-        raise Unreadable(f"{path}: lacks {error}") from error
-    except (ValueError, TypeError, AttributeError, pa.ArrowException, yaml.YAMLError) as error:
-        raise Unreadable(f"{path}: damaged ({str(error).splitlines()[0]})") from error
-    return row
+    except (*integrity.DAMAGE, yaml.YAMLError) as error:
+        reason, _, _ = str(error).partition("\n")
+        raise Unreadable(f"{path}: damaged ({reason})") from error
 
 
-def _last_step(file: Path) -> int | None:
-    """The largest step in a file, from its footer."""
-    footer = pq.read_metadata(file)
-    at = footer.schema.names.index("step")
-    groups = [footer.row_group(i).column(at).statistics for i in range(footer.num_row_groups)]
-    return max((s.max for s in groups if s is not None and s.has_min_max), default=None)
+def _require(path: Path, content: object, *names: str) -> None:
+    """Raise Unreadable where a file holds no mapping, or one without these names."""
+    if not isinstance(content, Mapping):
+        raise Unreadable(f"{path}: damaged (must hold a mapping)")
+    if missing := [name for name in names if name not in content]:
+        raise Unreadable(f"{path}: lacks {', '.join(missing)}")
 
 
-def _scalars(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _verified(file: Path, table: str) -> int | None:
+    """The largest step in a file, from its footer, once the file has been read to its end."""
+    with _reading(file):
+        integrity.verify(file, table)
+        footer = pq.read_metadata(file)
+        at = footer.schema.names.index("step")
+        groups = [footer.row_group(i).column(at).statistics for i in range(footer.num_row_groups)]
+        return max((int(s.max) for s in groups if s is not None and s.has_min_max), default=None)
+
+
+def _scalars(node: Mapping[str, Any], prefix: str = "") -> Row:
     """Nested state as flat columns, ``first_bad.layer``; lists become JSON text."""
-    row: dict[str, Any] = {}
+    row: Row = {}
     for name, value in node.items():
         if name == "identity":
             continue
@@ -186,7 +231,7 @@ def _scalars(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return row
 
 
-def _add_growth(folders: list[Path], rows: list[dict[str, Any]]) -> None:
+def _add_growth(folders: list[Path], rows: list[Row]) -> None:
     """Fill in how variance and gradient change from the first block's output to the last one's."""
     for row in rows:
         row |= dict.fromkeys(("variance_growth", "grad_ratio", "grad_ratio_median"))
@@ -221,7 +266,7 @@ def _over(values: pd.Series, above: int, below: int) -> float | None:
     return top / bottom if bottom else math.nan
 
 
-def _as_table(rows: list[dict[str, Any]]) -> pa.Table:
+def _as_table(rows: list[Row]) -> pa.Table:
     """Rows as columns of one type each; where a knob takes words and numbers, all are words."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {}

@@ -80,9 +80,9 @@ def conclude(
     if any((cell.folder / RUN_FILE).exists() for cell in cells):
         from stability.results import index  # pandas: not needed before
 
-        runs = index.index(sweep)
-        console.print(_table(cells, runs.set_index("run"), ends, console.width))
-        for reason in runs.attrs["damaged"].values():
+        found = index.index(sweep)
+        console.print(_table(cells, found.runs.set_index("run"), ends, console.width))
+        for reason in found.damaged.values():
             console.print(f"{escape(reason)}; without its folder the run is made again")
     failed = [cell for cell in cells if _kind(cell, ends) == "failed"]
     for cell in failed:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,82 +36,128 @@ from stability.results.schema import FINISHED
 from stability.theory.covariance import NoTheory
 from stability.theory.kernels import Matrix
 from stability.theory.overlay import overlay
-from stability.theory.workers import crew
+from stability.theory.workers import process_pool
 
 LEGEND = """\
 Percent, median over the outputs of the sublayers, +- a standard error over seeds.
 off: beyond 2% (gradients 3%) and two errors. saturated: softmax picks single tokens, and what comes
 through there is not predicted. See experiments/theory_check.md."""
-ASIDE = ("record.", "train.", "sweep")
-"""What may differ between configs of one theory."""
+IGNORED = ("record.", "train.", "sweep", "seed")
+"""Prefixes of keys that may differ between configs of one theory."""
 PLACE = ["layer", "sublayer"]
-Pair = tuple[Matrix, Matrix, bool]
-"""Measured and predicted mean squares of one run, and whether its softmax saturates."""
 
-AIMS = (("variance", 100, 2), ("gradient", 50, 3), ("median gradient", 50, 3))
-"""What is compared: its name, percent per unit of the mean square's relative error, the aim."""
+
+class Pair(NamedTuple):
+    """One run: mean squares [sublayer, quantity], quantities as in `COMPARED`."""
+
+    measured: Matrix
+    predicted: Matrix
+    saturated: bool
+    """Whether some gradient has come through attention whose softmax saturates."""
+
+
+class Compared(NamedTuple):
+    """A quantity that is compared."""
+
+    name: str
+    percent: int
+    """Percent of error per unit of the mean square's relative error: 100, and 50 for a norm."""
+    tolerance: int
+    """Percent beyond which, with two standard errors, the theory is called off."""
+
+
+COMPARED = (
+    Compared("variance", percent=100, tolerance=2),
+    Compared("gradient", percent=50, tolerance=3),
+    Compared("median gradient", percent=50, tolerance=3),
+)
+GRADIENTS = ("gradient", "median gradient")
+
+
+class Comparison(NamedTuple):
+    """Theory against measurement below a path."""
+
+    table: pd.DataFrame
+    """One row per config; ``remark`` says which of its runs were left out, and why."""
+    damaged: dict[str, str]
+    """Runs, or sweeps, that cannot be read -> the reason."""
 
 
 Track = Callable[[Iterable[Any], int], Iterable[Any]]
 """Wraps what is waited for; called with its number too."""
 
 
-def errors(path: Path, track: Track = lambda results, _: results) -> pd.DataFrame:
+def errors(path: Path, track: Track = lambda results, _: results) -> Comparison:
     """How far theory and measurement lie apart over the outputs of the sublayers, in percent.
 
-    One row per config, its finished seeds averaged, with the keys in which the configs differ. Of
-    the variance, of the gradient's norm over all tokens and of the median token's: the median over
+    One row per config, its finished seeds averaged, with the keys in which the configs differ. For
+    the variance, the gradient's norm over all tokens and the median token's: the median over
     sublayers of the absolute error of the mean square (halved for a norm), and the median of its
-    standard error over seeds, each seed having a theory of its own tokens. `off`: more than 2% (3%
-    for gradients) and 2 errors; of one seed there is no error, and no judgement. ``remark`` says
-    which runs were left out, and why; ``attrs["damaged"]`` names those that cannot be read at all.
+    standard error over seeds, each seed having a theory of its own tokens. ``off``: more than the
+    tolerance and 2 standard errors; one seed has no standard error, and no judgement.
 
     Raises:
         Unreadable: nothing there, or no run of a sweep can be read.
     """
     found, damaged = _indices(path)
-    runs = pd.concat([frame for frame, _ in found], ignore_index=True)
-    axes = [a for a in varying(runs) if not a.startswith((*ASIDE, "seed"))]
-    axes = list(dict.fromkeys(["norm", "norm_type", "init", "depth", *axes]))
-    cells: dict[str, tuple[dict[str, Any], dict[str, Path]]] = {}
-    for frame, place in found:
-        for _, run in frame[frame["status"].isin(FINISHED)].iterrows():
-            row = {axis.rpartition(".")[2]: run[axis] for axis in axes}
-            folder = place[run["folder"]]
-            # By the run's hash, so that a copy of a run is not one more seed.
-            cells.setdefault(_cell(folder, run["run"]), (row, {}))[1][run["run"]] = folder
-    with crew() as pool:
-        pending = [(c, pool.submit(_pair, f)) for c, (_, fs) in cells.items() for f in fs.values()]
-        pairs: dict[str, list[Pair | NoTheory]] = {cell: [] for cell in cells}
-        for cell, future in track(pending, len(pending)):
-            pairs[cell].append(future.result())
-    rows = pd.DataFrame([cells[cell][0] | _errors(those) for cell, those in pairs.items()])
-    if "remark" in rows:
-        rows = rows[[name for name in rows if name != "remark"] + ["remark"]]
-    rows.attrs["damaged"] = damaged
-    return rows
+    configs = _configs(found)
+    with process_pool() as pool:
+        pending = [
+            (key, pool.submit(_pair, folder))
+            for key, config in configs.items()
+            for folder in config.folders.values()
+        ]
+        pairs: dict[str, list[Pair | NoTheory]] = {key: [] for key in configs}
+        for key, future in track(pending, len(pending)):
+            pairs[key].append(future.result())
+    table = pd.DataFrame([configs[key].row | _errors(those) for key, those in pairs.items()])
+    if "remark" in table:
+        table = table[[name for name in table if name != "remark"] + ["remark"]]
+    return Comparison(table, damaged)
 
 
-def _indices(path: Path) -> tuple[list[tuple[pd.DataFrame, dict[str, Path]]], dict[str, str]]:
-    """The runs of each sweep and their folders by name; which cannot be read, and why."""
+def _indices(path: Path) -> tuple[list[pd.DataFrame], dict[str, str]]:
+    """The runs of each sweep, their folders in a column ``path``; which cannot be read, and why."""
     found, damaged = [], {}
     for sweep, folders in sweeps(path).items():
         try:
-            frame = index(sweep, folders)
+            runs, left_out = index(sweep, folders)
         except Unreadable as error:
             damaged[sweep.name] = str(error)
             continue
-        damaged |= frame.attrs["damaged"]
-        found.append((frame, {folder.name: folder for folder in folders}))
+        damaged |= left_out
+        found.append(runs.assign(path=runs["folder"].map({f.name: f for f in folders})))
     if not found:
         raise Unreadable(next(iter(damaged.values())))
     return found, damaged
 
 
-def _cell(folder: Path, run: str) -> str:
+class SeedRuns(NamedTuple):
+    """The finished runs of one config, which differ in their seed alone."""
+
+    row: dict[str, Any]
+    """What the table says of the config."""
+    folders: dict[str, Path]
+    """By the run's hash, so that a copy of a run is not one more seed."""
+
+
+def _configs(found: list[pd.DataFrame]) -> dict[str, SeedRuns]:
+    runs = pd.concat(found, ignore_index=True)
+    axes = [axis for axis in varying(runs) if not axis.startswith(IGNORED)]
+    axes = [*dict.fromkeys(["norm", "norm_type", "init", "depth", *axes])]
+    configs: dict[str, SeedRuns] = {}
+    for _, run in runs[runs["status"].isin(FINISHED)].iterrows():
+        row = {axis.rpartition(".")[2]: run[axis] for axis in axes}
+        config = configs.setdefault(_without_seed(run["path"], run["run"]), SeedRuns(row, {}))
+        config.folders[run["run"]] = run["path"]
+    return configs
+
+
+def _without_seed(folder: Path, run: str) -> str:
     """What a run shares with those that differ in their seed alone."""
-    what = RunFile.read(folder).identity or {"run": run}  # a recorded external loop has none
-    return json.dumps({**what, "seed": None}, sort_keys=True)
+    state = json.loads((folder / RUN_FILE).read_text())
+    identity = state.get("identity", {"run": run})  # an external model has none
+    return json.dumps({**identity, "seed": None}, sort_keys=True)
 
 
 def _errors(pairs: Sequence[Pair | NoTheory]) -> dict[str, Any]:
@@ -130,18 +176,25 @@ def _error(pairs: Sequence[Pair]) -> dict[str, Any]:
     if not n:
         return {"non-finite": len(finite)}
     with np.errstate(invalid="ignore", divide="ignore"):
-        # Of one seed nothing is left, and no error known; of a measured 0 there is none.
+        # One seed leaves no others to average, and a measured 0 has no relative error: both NaN.
         error = theory.mean(0) / measured.mean(0) - 1
         left_out = (theory.sum(0) - theory) / (measured.sum(0) - measured) - 1
     spread = np.sqrt((n - 1) / n * ((left_out - left_out.mean(0)) ** 2).sum(0))
     row: dict[str, Any] = {"non-finite": len(finite) - len(measured)}
-    for k, (name, percent, aim) in enumerate(AIMS):
-        size, se = percent * np.median(np.abs(error[:, k])), percent * np.median(spread[:, k])
-        known = f"{_short(size)} +- {_short(se)}" if n > 1 else _short(size)
-        row[name] = known + (" off" if size > aim + 2 * se else "") if np.isfinite(size) else ""
+    for k, quantity in enumerate(COMPARED):
+        size, se = np.median(np.abs(error[:, k])), np.median(spread[:, k])
+        row[quantity.name] = _judged(quantity, quantity.percent * size, quantity.percent * se, n)
     if saturated.any():
-        row |= dict.fromkeys((name for name, *_ in AIMS[1:]), "saturated")
+        row |= dict.fromkeys(GRADIENTS, "saturated")
     return row
+
+
+def _judged(quantity: Compared, size: float, standard_error: float, seeds: int) -> str:
+    """An error as the table shows it: ``1.2 +- 0.3``, with ``off`` where it is too large."""
+    if not np.isfinite(size):
+        return ""
+    known = f"{_short(size)} +- {_short(standard_error)}" if seeds > 1 else _short(size)
+    return known + (" off" if size > quantity.tolerance + 2 * standard_error else "")
 
 
 def _short(percent: float) -> str:
@@ -149,10 +202,7 @@ def _short(percent: float) -> str:
 
 
 def _pair(folder: Path) -> Pair | NoTheory:
-    """Mean squares, measured and predicted, [sublayer, (variance, gradient, median gradient)].
-
-    And whether some gradient has come through saturated attention; or why there is no theory.
-    """
+    """A run's mean squares, measured and predicted, or why there is no theory."""
     try:
         predicted = overlay(folder, folder.parent / "figures" / "theory")
     except NoTheory as reason:
@@ -163,7 +213,7 @@ def _pair(folder: Path) -> Pair | NoTheory:
     sides = [_squares(f) for f in (measured, predicted[predicted["site"] == "resid_post"])]
     if len(sides[0]) != len(sides[1]):
         return NoTheory("act and grad at resid_post are not both recorded at step 0")
-    return sides[0], sides[1], bool(predicted["saturated"].any())
+    return Pair(sides[0], sides[1], bool(predicted["saturated"].any()))
 
 
 def _squares(frame: pd.DataFrame) -> Matrix:
@@ -187,9 +237,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             track = partial(progress.track, description="theory")
             found = errors(args.path, lambda results, count: track(results, total=count))
-        for name, why in found.attrs["damaged"].items():
+        for name, why in found.damaged.items():
             print(f"stability.theory: left out {name}: {why}", file=sys.stderr)
-        print(found.to_string(index=False, na_rep="") if len(found) else "no finished run")
+        table = found.table
+        print(table.to_string(index=False, na_rep="") if len(table) else "no finished run")
         print(f"\n{LEGEND}")
     except Unreadable as error:
         print(f"stability.theory: {error}", file=sys.stderr)

@@ -18,13 +18,13 @@ import yaml
 from stability.config.knobs import Config, ConfigError
 from stability.results import atomic
 from stability.results.index import LOADER
-from stability.results.run_file import RunFile
-from stability.results.schema import BATCH_FILE, CONFIG_FILE
+from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
+from stability.results.sweep_rows import SweepRows
 from stability.theory import token_prediction
 from stability.theory.covariance import NoTheory
 from stability.theory.prediction import predict
 from stability.theory.recursion import Tokens
-from stability.theory.workers import crew
+from stability.theory.workers import process_pool
 
 VERSION = 6
 """Part of every cache key: raise it when the numbers change."""
@@ -117,18 +117,17 @@ def _file(key: str) -> str:
 
 @dataclass(frozen=True)
 class Overlay:
-    """The theory of a sweep: rows of step 0 as if they had been recorded, and what to say of them.
+    """The theory of a sweep."""
 
-    ``rows`` has the columns of ``runs`` beside those of `predict`.
-    """
-
-    rows: pd.DataFrame
+    rows: SweepRows
+    """Rows of step 0 as if they had been recorded: columns of `predict`, and those of ``runs``."""
     remarks: list[str]
+    """For how many variants there is none, and why."""
 
 
 def of_sweep(
     folders: Sequence[Path],
-    runs: pd.DataFrame,
+    runs: SweepRows,
     cache: Path,
     allow: Sequence[str] = (),
     progress: Progress = lambda results, _: results,
@@ -136,40 +135,38 @@ def of_sweep(
 ) -> Overlay:
     """The theory of every variant of a sweep, for the tokens of its first seed.
 
-    Theory depends on a seed through its tokens alone, and little: it costs more than it shows.
-    `stability.claims` gives the theory of the same seed.
+    Theory depends on a seed through its tokens alone, and little: that of every seed costs more
+    than it shows. `stability.claims` gives the theory of the same seed.
 
     Args:
         folders: its run folders.
-        runs: one row per run, as ``load(sweep, "runs")`` gives them.
+        runs: one row per run, as ``sweep_rows(sweep, "runs")`` gives them.
         cache: a folder in which results are kept.
-        allow: modules whose classes a config may name, beside our own.
+        allow: modules whose classes a config may name, beside those of this package.
         progress: wraps the results that are waited for; called with their number.
         table: whose rows are wanted, as in `overlay`.
     """
-    axes = [a for a in runs.attrs["axes"] if a != "seed"]
-    ordered = runs.sort_values("seed")
-    few = ordered.drop_duplicates(axes) if axes else ordered.head(1)
+    first = runs.with_frame(runs.frame.sort_values("seed")).variants()
     place = {folder.name: folder for folder in folders}
     keys: dict[str, str] = {}
-    lacking: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     unique: dict[str, Path] = {}
-    for run, name in zip(few["run"], few["folder"], strict=True):
+    for run, name in zip(first["run"], first["folder"], strict=True):
         try:
             keys[run] = start(place[name]).key(table)
             unique[keys[run]] = place[name]
         except NoTheory as reason:
-            lacking[run] = str(reason)
+            reasons[run] = str(reason)
     known = dict(progress(_results(unique, cache, allow, table), len(unique)))
     rows = []
     for run, key in keys.items():
         if isinstance(result := known[key], NoTheory):
-            lacking[run] = str(result)
+            reasons[run] = str(result)
             continue
         rows.append(result.assign(run=run, step=0, nonfinite=0))
-    reasons = Counter(lacking.values()).most_common()
-    remarks = [f"no theory for {n} of {len(few)} variants: {reason}" for reason, n in reasons]
-    return Overlay(_joined(rows, runs), remarks)
+    counted = Counter(reasons.values()).most_common()
+    remarks = [f"no theory for {n} of {len(first)} variants: {reason}" for reason, n in counted]
+    return Overlay(runs.with_frame(_joined(rows, runs.frame)), remarks)
 
 
 def _results(
@@ -181,7 +178,7 @@ def _results(
     left = {key: folder for key, folder in unique.items() if key not in kept}
     if not left:
         return
-    with crew(allow) as pool:
+    with process_pool(allow) as pool:
         pending = {pool.submit(_try, folder, cache, table): key for key, folder in left.items()}
         yield from ((pending[done], done.result()) for done in as_completed(pending))
 
@@ -198,6 +195,4 @@ def _joined(rows: list[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
     theory = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame({"run": []})
     place = pd.Index(runs["run"]).get_indexer(theory["run"])
     own = [name for name in runs if name not in theory]
-    joined = pd.concat([theory, runs[own].take(place).set_axis(theory.index)], axis=1)
-    joined.attrs = runs.attrs
-    return joined
+    return pd.concat([theory, runs[own].take(place).set_axis(theory.index)], axis=1)

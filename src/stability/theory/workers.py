@@ -1,4 +1,4 @@
-"""Processes that share the work of a command that reads runs, and end with it, however it ends."""
+"""Processes that share the work of a command that reads runs, and end when the command ends."""
 
 import os
 import signal
@@ -13,23 +13,23 @@ from stability.config import instantiate
 
 
 @contextmanager
-def crew(allow: Sequence[str] = ()) -> Iterator[ProcessPoolExecutor]:
-    """A pool with a process for each core, of which nothing is left when the block ends.
+def process_pool(allow: Sequence[str] = ()) -> Iterator[ProcessPoolExecutor]:
+    """A pool with a process for each core; all of them have ended when the block ends.
 
     Args:
-        allow: modules whose classes a config may name there, beside our own.
+        allow: modules whose classes a config may name there, beside those of this package.
     """
     # Matrices of tokens are small: they are slower with more threads than one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    pool = _Crew(None, get_context("spawn"), _enter, (tuple(allow),))
+    pool = _Pool(None, get_context("spawn"), _start_worker, (tuple(allow),))
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-class _Crew(ProcessPoolExecutor):
-    """Starts its processes with Ctrl-C blocked, as they inherit it: the parent ends the pool."""
+class _Pool(ProcessPoolExecutor):
+    """Starts its processes with Ctrl-C blocked, which they inherit: the parent ends the pool."""
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -39,6 +39,6 @@ class _Crew(ProcessPoolExecutor):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _enter(allow: tuple[str, ...]) -> None:
+def _start_worker(allow: tuple[str, ...]) -> None:
     shell.end_with_parent()
     instantiate.allow(*allow)

@@ -12,11 +12,19 @@ from matplotlib.figure import Figure
 from stability.figures.drawing.style import styled
 from stability.results import atomic
 from stability.results.atomic import Unreadable
+from stability.results.sweep_rows import SweepRows
 
 
-def about(command: str, module: ModuleType, runs: pd.DataFrame) -> dict[str, Any]:
-    """What a figure was made from: command, code, runs and data."""
+def origin(command: str, module: ModuleType, sweep: SweepRows) -> dict[str, Any]:
+    """What a figure was made from: command, code, runs and data.
+
+    Args:
+        command: what was typed.
+        module: the figure.
+        sweep: a row per run.
+    """
     assert module.__doc__
+    runs = sweep.frame
     return {
         "title": module.__doc__.splitlines()[0].rstrip("."),
         "figure": module.__name__.rpartition(".")[2],
@@ -27,7 +35,7 @@ def about(command: str, module: ModuleType, runs: pd.DataFrame) -> dict[str, Any
         "seeds": int(runs["seed"].nunique()),
         "statuses": {s: int(n) for s, n in sorted(runs["status"].value_counts().items())},
         "data_sha256": sorted(runs["data.sha256"].dropna().unique()),
-        "warnings": runs.attrs["remarks"],
+        "warnings": list(sweep.remarks),
     }
 
 

@@ -6,15 +6,18 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from stability.figures.drawing import panels, style
-from stability.figures.drawing.lines import BLOCKS
-from stability.figures.drawing.roles import facets, part, title
+from stability.figures.drawing import notes, style
+from stability.figures.drawing.layout import BLOCKS
+from stability.figures.drawing.page import MAX_PANELS, Page
 from stability.figures.drawing.scales import log_limits, log_ticks, whole_ticks
 from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.variants import facets, part, title, varying_axes
+from stability.results.sweep_rows import SweepRows
 
 MAX_DECADES = 5
 """A colour scale over more hides what happens inside a panel."""
@@ -27,31 +30,30 @@ def several_steps(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def draw_maps(frame: pd.DataFrame, label: str, width: float) -> Figure:
+def draw_maps(rows: SweepRows, label: str, width: float) -> Figure:
     """Maps of ``value`` over ``step`` and ``x``; grey: exactly 0, red: nothing is finite."""
-    names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
-    names.sort(key=lambda a: style.is_number(frame, a))
-    every = facets(frame, names)
-    shown = every[: panels.MAX_PANELS]
+    frame, names = rows.frame, varying_axes(rows)
+    every = facets(rows, names)
+    shown = every[:MAX_PANELS]
     columns, rows_alike = _arrange(frame, names, len(shown), width)
-    page = panels.Page(len(shown), columns, width, least=1.2, most=1.9)
+    page = Page(len(shown), columns, width, min_height=1.2, max_height=1.9)
     if len(every) > len(shown):
         page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
     for group in _scales(frame, len(shown), columns if rows_alike else 1):
         axes = [page.axes[i] for i in group]
-        wheres = [shown[i] for i in group]
-        parts = [part(frame, where) for where in wheres]
-        low, high = log_limits(pd.concat(parts)["value"])
-        for ax, where, rows in zip(axes, wheres, parts, strict=True):
-            heat_map(ax, rows, "step", (low, high))
-            ax.set_title(title(frame, where), pad=3)
-        scale(page, axes, label, (low, high))
+        facets_shown = [shown[i] for i in group]
+        parts = [part(frame, facet) for facet in facets_shown]
+        limits = log_limits(pd.concat(parts)["value"])
+        for ax, facet, own in zip(axes, facets_shown, parts, strict=True):
+            heat_map(ax, own, "step", limits)
+            ax.set_title(title(rows, facet), pad=3)
+        colour_bar(page, axes, label, limits)
     for i, ax in enumerate(page.axes):
         ax.set_ylabel(BLOCKS if i % columns == 0 else "")
         ax.set_xlabel("step" if i + columns >= len(shown) else "")
-    page.legends = [special(frame)]
-    page.notes += panels.seed_note(frame, "geometric mean", "Colour")
-    page.notes += panels.outcome_notes(frame) + panels.remark_notes(frame)
+    page.legends = [legend_off_scale(frame)]
+    page.notes += notes.seed_note(rows, "geometric mean", "Colour")
+    page.notes += notes.outcome_notes(rows) + notes.remark_notes(rows)
     return page.close()
 
 
@@ -76,8 +78,8 @@ def _bad(rows: pd.DataFrame) -> pd.Series:
     return ~np.isfinite(rows["value"].astype(float))
 
 
-def special(frame: pd.DataFrame) -> list[Artist]:
-    """The legend of what has no place on the colour scale."""
+def legend_off_scale(frame: pd.DataFrame) -> list[Artist]:
+    """The legend of the values that the colour scale lacks."""
     found: list[Artist] = []
     if _bad(frame).any():
         found.append(Patch(color=style.BAD, label="not finite"))
@@ -86,11 +88,16 @@ def special(frame: pd.DataFrame) -> list[Artist]:
     return found
 
 
-def scale(page: panels.Page, axes: list[Axes], label: str, limits: tuple[float, float]) -> None:
+def colour_bar(page: Page, axes: list[Axes], label: str, limits: tuple[float, float]) -> None:
     """The colour scale of these panels, beside them."""
     colours = ScalarMappable(LogNorm(*limits), mpl.colormaps[style.SEQUENTIAL])
     bar = page.figure.colorbar(colours, ax=axes, label=label, aspect=25, pad=0.02, fraction=0.05)
     log_ticks(bar.ax.yaxis, limits)
+    thin(bar)
+
+
+def thin(bar: Colorbar) -> None:
+    """Draw a colour scale with the sizes of other axes."""
     bar.ax.tick_params(labelsize=style.SMALL, width=0.5, length=2.5)
     bar.outline.set_linewidth(0.5)
 

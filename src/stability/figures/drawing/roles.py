@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.lines import Line2D
 
 from stability.figures.drawing import style
+from stability.figures.drawing.variants import is_number, label, levels, varying_axes
+from stability.results.sweep_rows import SweepRows
 
 MAX_LINES = 12
 """Lines that one panel holds; beyond, an axis of the sweep gets panels of its own."""
@@ -17,80 +18,85 @@ MAX_DASHES = 4
 
 @dataclass(frozen=True)
 class Roles:
-    """What tells variants apart: colour, dash and mark, or a panel of their own."""
+    """The axes of a sweep by what shows them."""
 
     colour: str | None
     dash: str | None
     facets: list[str]
+    """Axes with panels of their own."""
 
 
-def roles(frame: pd.DataFrame, without: Sequence[str] = ()) -> Roles:
-    """Names take colours before numbers do; a second axis takes dashes while lines stay few."""
-    axes = [a for a in style.axes_of(frame) if a not in without and frame[a].nunique() > 1]
-    axes.sort(key=lambda a: style.is_number(frame, a))
+class Look(NamedTuple):
+    """How a line looks: arguments of ``Axes.plot``."""
+
+    color: str
+    linestyle: Any
+    marker: str | None
+
+
+def roles(rows: SweepRows, without: Sequence[str] = ()) -> Roles:
+    """Names take colours before numbers do; a second axis takes dashes while lines are few."""
+    axes = varying_axes(rows, without)
     if not axes:
         return Roles(None, None, [])
     colour, *rest = axes
-    lines = frame[colour].nunique()
+    lines = rows.frame[colour].nunique()
     for axis in rest:
-        n = frame[axis].nunique()
+        n = rows.frame[axis].nunique()
         if n <= MAX_DASHES and n * lines <= MAX_LINES:
             return Roles(colour, axis, [a for a in rest if a != axis])
     return Roles(colour, None, rest)
 
 
-def facets(frame: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The combinations of these axes that occur, in legend order."""
-    if not names:
-        return [{}]
-    rank = {a: {v: i for i, v in enumerate(style.levels(frame, a))} for a in names}
-    seen = frame[list(names)].drop_duplicates().to_dict("records")
-    return sorted(seen, key=lambda f: [rank[a].get(f[a], -1) for a in names])
+@dataclass(frozen=True)
+class Looks:
+    """How the line of each variant looks."""
+
+    roles: Roles
+    colours: dict[Any, str]
+    """Value of the colour axis -> colour."""
+    slots: dict[Any, int]
+    """Value of the colour axis -> place in the colour order."""
+    dashes: list[Any]
+    """Values of the dash axis, in legend order."""
+
+    def look(self, hue: Any, dash: Any) -> Look:
+        """The look of a line, by its values of the colour axis and of the dash axis.
+
+        Dash and mark tell the values of the dash axis apart; without one, the mark follows the
+        colour, and a dash tells variants apart that share one of few colours.
+        """
+        slot = self.slots.get(hue, 0)
+        place = self.dashes.index(dash) if dash is not None else None
+        dashed = slot // len(style.COLOURS) if place is None else place
+        mark = place if self.roles.dash else slot
+        return Look(
+            self.colours.get(hue, style.GREY),
+            style.DASHES[dashed % len(style.DASHES)],
+            None if mark is None else style.MARKERS[mark % len(style.MARKERS)],
+        )
 
 
-def part(frame: pd.DataFrame, where: dict[str, Any]) -> pd.DataFrame:
-    """Rows whose columns have these values."""
-    for name, value in where.items():
-        frame = frame[frame[name] == value]
-    return frame
+def looks(rows: SweepRows, by: Roles) -> Looks:
+    """How the lines of these variants look."""
+    slots = style.slots(rows, by.colour) if by.colour else {}
+    dashes = levels(rows, by.dash) if by.dash else []
+    return Looks(by, style.colours(rows, by.colour), slots, dashes)
 
 
-def title(frame: pd.DataFrame, where: dict[str, Any]) -> str:
-    """The values of a facet as a panel's title."""
-    return ", ".join(style.label(frame, axis, value) for axis, value in where.items())
-
-
-def key(frame: pd.DataFrame, r: Roles) -> list[list[Artist]]:
+def legends(rows: SweepRows, of: Looks) -> list[list[Artist]]:
     """Legends: one row of colours, one of dashes; nothing where nothing varies."""
-    looks = marks(frame, r)
-    rows: list[list[Artist]] = []
-    for axis in (r.colour, r.dash):
+    found: list[list[Artist]] = []
+    for axis in (of.roles.colour, of.roles.dash):
         if axis:
-            values = style.levels(frame, axis)
-            if style.is_number(frame, axis) and len(values) > MAX_LINES:  # a ramp needs no more
+            values = levels(rows, axis)
+            if is_number(rows, axis) and len(values) > MAX_LINES:  # a ramp needs no more
                 values = [values[i * (len(values) - 1) // 5] for i in range(6)]
-            names = [style.label(frame, axis, v) for v in values]
-            pairs = [(v, None) if axis == r.colour else (None, v) for v in values]
-            rows.append(
-                [Line2D([], [], label=n, **looks(*p)) for n, p in zip(names, pairs, strict=True)]
+            own = [
+                of.look(v, None) if axis == of.roles.colour else of.look(None, v) for v in values
+            ]
+            names = [label(rows, axis, v) for v in values]
+            found.append(
+                [Line2D([], [], label=n, **k._asdict()) for n, k in zip(names, own, strict=True)]
             )
-    return rows
-
-
-def marks(frame: pd.DataFrame, r: Roles) -> Any:
-    """(value of the colour axis, value of the dash axis) -> how its line looks."""
-    colours = style.colours(frame, r.colour)
-    names = style.slots(frame, r.colour) if r.colour else {}
-    dashes = style.levels(frame, r.dash) if r.dash else []
-
-    def looks(hue: Any, dash: Any) -> dict[str, Any]:
-        place = names.get(hue, 0)
-        dashed = dashes.index(dash) if dash is not None else place // len(style.COLOURS)
-        mark = (dashes.index(dash) if dash is not None else None) if r.dash else place
-        return {
-            "color": colours.get(hue, style.GREY),
-            "linestyle": style.DASHES[dashed % len(style.DASHES)],
-            "marker": None if mark is None else style.MARKERS[mark % len(style.MARKERS)],
-        }
-
-    return looks
+    return found

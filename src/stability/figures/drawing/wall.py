@@ -1,4 +1,4 @@
-"""A wall of small panels: a row per variant, side by side what is compared within it."""
+"""A grid of small panels: a row per variant, side by side what is compared within it."""
 
 from collections.abc import Sequence
 
@@ -7,66 +7,65 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stability.figures.drawing import panels, style
-from stability.figures.drawing.roles import facets, part, title
+from stability.figures.drawing import notes, style
+from stability.figures.drawing.page import MAX_PANELS, Page
+from stability.figures.drawing.variants import facets, part, title, varying_axes
+from stability.results.sweep_rows import SweepRows
 
 
 class Wall:
-    """Rows are variants; columns the values of one more axis of the sweep, times ``shown``.
+    """A row per variant; columns are the values of one more axis of the sweep, times ``shown``.
 
     Args:
-        frame: rows with the sweep's axes and a column ``shown``.
-        shown: its values that stand side by side for each variant.
+        rows: with a column ``shown``.
+        shown: its values that lie side by side for each variant.
         width: inches.
         aspect: height of a panel over its width.
 
     Attributes:
-        rows, columns: what each row and each column shows, as values of the frame's columns.
+        variants, columns: what each row and each column shows, as values of the frame's columns.
     """
 
-    def __init__(
-        self, frame: pd.DataFrame, shown: Sequence[str], width: float, aspect: float
-    ) -> None:
-        names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
-        names.sort(key=lambda a: style.is_number(frame, a))
+    def __init__(self, rows: SweepRows, shown: Sequence[str], width: float, aspect: float) -> None:
+        names = varying_axes(rows)
         most = 3 if width < 4 else 5 if width < 6 else 7
-        inner = [a for a in names if frame[a].nunique() * len(shown) <= most][-1:]
-        every = facets(frame, [a for a in names if a not in inner])
-        self.frame, self.shown = frame, shown
-        self.columns = [{**f, "shown": s} for f in facets(frame, inner) for s in shown]
-        self.rows = every[: max(1, panels.MAX_PANELS // len(self.columns))]
-        count = len(self.rows) * len(self.columns)
-        least = 0.86 if len(self.rows) > 2 else 1.3  # inches
-        self.page = panels.Page(count, len(self.columns), width, aspect, least=least, most=1.6)
-        if len(every) > len(self.rows):
-            said = f"First {len(self.rows)} of {len(every)} variants; the csv has all."
+        inner = [a for a in names if rows.frame[a].nunique() * len(shown) <= most][-1:]
+        every = facets(rows, [a for a in names if a not in inner])
+        self.rows = rows
+        self.columns = [{**f, "shown": s} for f in facets(rows, inner) for s in shown]
+        self.variants = every[: max(1, MAX_PANELS // len(self.columns))]
+        count = len(self.variants) * len(self.columns)
+        min_height = 0.86 if len(self.variants) > 2 else 1.3
+        self.page = Page(count, len(self.columns), width, aspect, min_height, max_height=1.6)
+        if len(every) > len(self.variants):
+            said = f"First {len(self.variants)} of {len(every)} variants; the csv has all."
             self.page.notes.append(said)
 
     def axes(self, row: int) -> list[Axes]:
         n = len(self.columns)
         return self.page.axes[row * n : (row + 1) * n]
 
-    def cells(self, row: int, frame: pd.DataFrame) -> list[tuple[Axes, pd.DataFrame]]:
+    def panels(self, row: int, frame: pd.DataFrame) -> list[tuple[Axes, pd.DataFrame]]:
         """The panels of a row for which the frame has something to show, and what."""
-        mine = part(frame, self.rows[row])
+        mine = part(frame, self.variants[row])
         both = zip(self.axes(row), self.columns, strict=True)
         return [(ax, rows) for ax, where in both if len(rows := part(mine, where))]
 
     def close(self, x: str, y: str) -> Figure:
         """Titles above the columns, variants beside the rows, numbers at the edges."""
-        limits = [_share(self.axes(row)) for row in range(len(self.rows))]
-        for row, where in enumerate(self.rows):
-            last = row == len(self.rows) - 1
+        limits = [_share(self.axes(row)) for row in range(len(self.variants))]
+        for row, where in enumerate(self.variants):
+            last = row == len(self.variants) - 1
             for column, ax in enumerate(self.axes(row)):
                 below = last or limits[row] != limits[row + 1]
                 ax.tick_params(labelleft=column == 0, labelbottom=below)
                 ax.set_xlabel(x if last else "")
-            text = "\n".join(filter(None, [title(self.frame, where), y]))
+            text = "\n".join(filter(None, [title(self.rows, where), y]))
             self.axes(row)[0].set_ylabel(text)
         for ax, where in zip(self.axes(0), self.columns, strict=True):
             facet = {axis: value for axis, value in where.items() if axis != "shown"}
-            ax.set_title("\n".join(filter(None, [title(self.frame, facet), where["shown"]])), pad=3)
-        self.page.notes += panels.outcome_notes(self.frame) + panels.remark_notes(self.frame)
+            ax.set_title("\n".join(filter(None, [title(self.rows, facet), where["shown"]])), pad=3)
+        self.page.notes += notes.outcome_notes(self.rows) + notes.remark_notes(self.rows)
         return self.page.close()
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,14 +17,18 @@ MAX_PANELS = 60
 
 @dataclass
 class Page:
-    """A figure of `count` panels, and what is to stand below them."""
+    """A figure of `count` panels, and what is written below them.
+
+    Lengths are in inches. The height of a panel is its width times `aspect`, but at least
+    `min_height` and at most `max_height`.
+    """
 
     count: int
     columns: int
     width: float
     aspect: float = 0.78
-    least: float = 1.45
-    most: float = 2.5
+    min_height: float = 1.45
+    max_height: float = 2.5
     figure: Figure = field(init=False)
     axes: list[Axes] = field(init=False)
     notes: list[str] = field(default_factory=list)
@@ -33,9 +36,8 @@ class Page:
 
     def __post_init__(self) -> None:
         rows = -(-self.count // self.columns)
-        self.height = rows * float(
-            np.clip(self.width / self.columns * self.aspect, self.least, self.most)
-        )
+        height = self.width / self.columns * self.aspect
+        self.height = rows * float(np.clip(height, self.min_height, self.max_height))
         self.figure = Figure(figsize=(self.width, self.height), layout="constrained")
         FigureCanvasAgg(self.figure)
         grid = self.figure.subplots(rows, self.columns, squeeze=False).ravel()
@@ -72,60 +74,12 @@ class Page:
         """A legend in as few rows as the width allows, and its height in inches."""
         for columns in range(min(len(handles), 8), 0, -1):
             legend = self.figure.legend(
-                handles=handles,
-                loc="lower center",
-                ncols=columns,
-                frameon=False,
-                borderpad=0.1,
-                borderaxespad=0.1,
-                handlelength=2.4,
-                columnspacing=1.2,
-                labelspacing=0.3,
-            )
+                handles=handles, loc="lower center", ncols=columns, frameon=False, borderpad=0.1,
+                borderaxespad=0.1, handlelength=2.4, columnspacing=1.2, labelspacing=0.3,
+            )  # fmt: skip
             legend.set_in_layout(False)
             box = legend.get_window_extent(self.figure.canvas.get_renderer())  # type: ignore[attr-defined]
             if box.width <= self.width * self.figure.dpi or columns == 1:
                 break
             legend.remove()
         return legend, box.height / self.figure.dpi + 0.03
-
-
-def variant(frame: pd.DataFrame, row: pd.Series) -> str:
-    """A row's values of the axes that vary: ``Post-LN, L = 96``."""
-    names = [a for a in style.axes_of(frame) if frame[a].nunique() > 1]
-    return ", ".join(style.label(frame, a, row[a]) for a in names)
-
-
-def outcome_notes(frame: pd.DataFrame) -> list[str]:
-    """Every variant with diverged runs, by name: ``Post-LN, L = 96: 1 of 3 diverged``."""
-    if "diverged" not in frame:
-        return []
-    axes = style.axes_of(frame)
-    variants = frame.drop_duplicates(axes) if axes else frame.head(1)
-    bad = variants[variants["diverged"] > 0]
-    said = []
-    for _, v in bad.iterrows():
-        who = variant(frame, v)
-        of = f"{v['diverged']:.0f} of {v['runs']:.0f} diverged"
-        said.append(f"{who}: {of}" if who else of)
-    if len(said) > 8:
-        more = bad.iloc[8:]
-        said[8:] = [
-            f"{len(more)} more variants: {more['diverged'].sum():.0f} of {more['runs'].sum():.0f}"
-        ]
-    return ["; ".join(said) + "."] if said else []
-
-
-def remark_notes(frame: pd.DataFrame) -> list[str]:
-    """What `frames.remarks` says of the runs as a whole."""
-    return [f"{remark[0].upper()}{remark[1:]}." for remark in frame.attrs.get("remarks", [])]
-
-
-def seed_note(frame: pd.DataFrame, centre: str, what: str = "Lines") -> list[str]:
-    """What lines and bands are, where there is more than one seed."""
-    most, least = int(frame["runs"].max()), int(frame["runs"].min())
-    if most < 2:
-        return []
-    count = str(most) if most == least else f"{least} to {most}"
-    bands = "; bands: their range" if what == "Lines" else ""
-    return [f"{what}: {centre} of {count} seeds{bands}."]

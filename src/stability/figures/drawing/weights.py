@@ -1,0 +1,53 @@
+"""Rows about weight matrices: which count, in which order, and how many fit on a page."""
+
+import pandas as pd
+
+from stability.config.names import BLOCK
+from stability.figures.drawing.variants import levels
+from stability.parts.inits import ROLES
+from stability.results.sweep_rows import SweepRows
+
+MAX_WEIGHTS = 7
+"""Weights whose panels fit side by side: q, k, v, out and three of a gated MLP."""
+
+
+def matrices(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows about the weight matrices of the blocks: ``weight`` is the name, ``x`` blocks passed.
+
+    Which weights of an external model are matrices is not known: all but biases count, the largest
+    first.
+    """
+    site = frame["site"].astype(str)
+    inside = frame.assign(weight=site, x=frame["layer"].astype(int) + 1)
+    inside = inside[(inside["x"] > 0) & (site != "head")]
+    known = inside["weight"].isin([*ROLES])
+    external = ~inside["run"].isin(inside.loc[known, "run"])
+    other = _named(inside[external & ~inside["weight"].str.endswith("bias")])
+    rows = pd.concat([inside[known], other]) if len(other) else inside[known]
+    largest = other.groupby("weight", sort=False)["numel"].max()
+    names = [*ROLES, *largest.sort_values(ascending=False, kind="stable").index]
+    seen = set(rows["weight"])
+    return rows.assign(weight=pd.Categorical(rows["weight"], [n for n in names if n in seen]))
+
+
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of an external model's weights, with the sublayer in the name where there is one."""
+    where = rows["sublayer"].astype(str)
+    names = rows["weight"].where(where == BLOCK, where + "." + rows["weight"])
+    return rows.assign(weight=names.str.removesuffix("weight").str.rstrip("._"))
+
+
+def first_weights(rows: SweepRows) -> tuple[SweepRows, list[str]]:
+    """Rows of as many weights as fit side by side, named to fit above a panel; what to say."""
+    names = levels(rows, "weight")
+    shown = names[:MAX_WEIGHTS]
+    frame = rows.frame[rows.frame["weight"].isin(shown)]
+    broken = [_in_lines(name) for name in frame["weight"]]
+    order = [_in_lines(name) for name in shown]
+    note = f"First {len(shown)} of {len(names)} weights; the csv has all."
+    frame = frame.assign(weight=pd.Categorical(broken, order))
+    return rows.with_frame(frame), [note] if len(names) > len(shown) else []
+
+
+def _in_lines(name: object) -> str:
+    return str(name).replace(".", ".\n")
