@@ -1,16 +1,15 @@
-"""The recursion against the real model, option by option, and its way onto a run's figures."""
+"""The recursion against the real model, option by option."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 import tiny
 from stability.model import build
 from stability.model.gpt import loss_sum
 from stability.parts.data import source
-from stability.theory import check, overlay, prediction
+from stability.theory import prediction
 from stability.theory.covariance import NoTheory
 
 KEY = ["layer", "sublayer", "site", "kind"]
@@ -159,112 +158,6 @@ def test_what_the_recursion_does_not_cover_is_said():
         prediction.predict(config, x_BT, x_BT, 256)
 
 
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sweep")
-    for seed in range(3):
-        tiny.run(tiny.make_config({"train.steps": 0}, seed=seed), folder / f"run-{seed}")
-    return folder
-
-
-def test_a_run_on_disk_gets_rows_for_every_site_that_it_recorded(sweep):
-    run = sweep / "run-0"
-    frame = overlay.overlay(run)
-    recorded = pd.read_parquet(run / "layers.parquet")
-    recorded = recorded[recorded["kind"].isin(["act", "grad"])].astype(dict.fromkeys(KEY, str))
-    recorded = recorded[~recorded["site"].isin(["scores", "attn_rows"])]
-    joined = recorded.merge(frame.astype(dict.fromkeys(KEY, str)), on=KEY, suffixes=("", "_theory"))
-    assert len(joined) == len(recorded) == len(frame)
-    assert (joined["numel"] == joined["numel_theory"]).all()
-    assert np.abs(np.log(joined["rms"] / joined["rms_theory"])).max() < 1
-
-
-def test_a_result_is_kept_beside_the_figures_and_used_again(sweep, tmp_path, monkeypatch):
-    first = overlay.overlay(sweep / "run-0", tmp_path / "theory")
-    assert len(list((tmp_path / "theory").iterdir())) == 1
-    monkeypatch.setattr(overlay, "predict", None)
-    pd.testing.assert_frame_equal(overlay.overlay(sweep / "run-0", tmp_path / "theory"), first)
-
-
-def test_a_run_without_its_batch_or_with_a_foreign_class_has_no_theory(sweep, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    with pytest.raises(NoTheory, match=r"config\.yaml"):
-        overlay.overlay(run)
-    config = yaml.safe_load((sweep / "run-0" / "config.yaml").read_text())
-    config["norm"]["build"]["_target_"] = "os.system"
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    for name in ("run.json", "batch0.npz"):
-        (run / name).write_bytes((sweep / "run-0" / name).read_bytes())
-    with pytest.raises(NoTheory, match=r"os\.system"):
-        overlay.overlay(run)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK torn", b"words"])
-def test_a_run_with_a_damaged_batch_has_no_theory(sweep, tmp_path, content):
-    for name in ("config.yaml", "run.json"):
-        (tmp_path / name).write_bytes((sweep / "run-0" / name).read_bytes())
-    (tmp_path / "batch0.npz").write_bytes(content)
-    with pytest.raises(NoTheory, match="cannot be read"):
-        overlay.overlay(tmp_path)
-    batch = (sweep / "run-0" / "batch0.npz").read_bytes()
-    (tmp_path / "batch0.npz").write_bytes(batch[: len(batch) // 2])
-    with pytest.raises(NoTheory, match="cannot be read"):
-        overlay.overlay(tmp_path)
-
-
-def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):
-    assert check.main(["check", str(sweep)]) == 0
-    head, row, *legend = capsys.readouterr().out.strip().splitlines()
-    assert "variance" in head and "standard error" in " ".join(legend)
-    assert row.split()[:5] == ["pre", "layernorm", "xavier", "2", "3"]
-    assert check.main(["check", str(sweep / "nothing")]) == 2
-
-
-def test_what_cannot_be_compared_says_why_and_keeps_no_other_row_back(tmp_path, capsys):
-    start = {"train.steps": 0}
-    cells = {
-        "compared": start,
-        "dropout": start | {"model.dropout": 0.1},
-        "no gradient": start | {"record.kinds": ["act"]},
-        "no stream": start | {"record.sites": ["scores"]},
-        "torn": start,
-    }
-    for name, changes in cells.items():
-        tiny.run(tiny.make_config(changes, depth=len(name)), tmp_path / "sweep" / name)
-    (tmp_path / "sweep" / "torn" / "run.json").write_text("{")
-    table, damaged = check.errors(tmp_path)
-    found = table.set_index("depth")
-    assert damaged.keys() == {"torn"}
-    assert found.loc[len("dropout"), "remark"] == "1 of 1 without theory: model.dropout > 0"
-    for name in ("no gradient", "no stream"):
-        assert "resid_post" in found.loc[len(name), "remark"]
-    row = found.loc[len("compared")]
-    assert row["remark"] != row["remark"]  # nothing to remark
-    assert float(row["variance"]) >= 0  # of one seed: no error of its own, and no judgement
-    assert check.main(["check", str(tmp_path)]) == 0
-    assert "left out torn" in capsys.readouterr().err
-
-
-def test_a_row_holds_every_seed_of_a_config_once_wherever_it_lies(tmp_path):
-    for seed in range(3):
-        for sweep in ("one", "copy") if seed == 1 else ("one",):
-            config = tiny.make_config({"train.steps": 0}, seed=seed, lock_minutes=1.0 + seed)
-            tiny.run(config, tmp_path / sweep / f"seed-{seed}")
-    (tmp_path / "one" / "seed-2" / "batch0.npz").write_bytes(b"")
-    (row,) = check.errors(tmp_path).table.to_dict("records")
-    assert row["seeds"] == 3 and row["non-finite"] == 0 and "+-" in row["variance"]
-    assert row["remark"].startswith("1 of 3 without theory: its files cannot be read")
-
-
-def test_configs_that_differ_are_told_apart_by_what_the_theory_depends_on(tmp_path):
-    for width in (16, 32):
-        changes = {"train.steps": 0, "model.width": width, "record.every": width}
-        tiny.run(tiny.make_config(changes), tmp_path / str(width))
-    found = check.errors(tmp_path).table
-    assert set(found["width"]) == {16, 32} and "every" not in found
-
-
 @pytest.mark.parametrize(
     ("changes", "choices"),
     [
@@ -290,29 +183,3 @@ def test_the_spread_does_not_depend_on_the_order_of_the_sequences():
     one, other = (prediction.predict(config, x[::step], y[::step], 256)["spread"]
                   for x, y, step in ((x_BT, y_BT, 1), (x_BT, y_BT, -1)))  # fmt: skip
     np.testing.assert_allclose(one, other, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": {"width": "abc"}},
-        {"model": {"heads": 0}},
-        {"model": {"activation": "nope"}},
-        {"norm": "pre"},
-        {"init": None},
-        {"depth": "many"},
-    ],
-    ids=str,
-)
-def test_a_config_changed_by_hand_has_no_theory(sweep, tmp_path, change):
-    run = tmp_path / "run"
-    run.mkdir()
-    for file in sorted(next(sweep.iterdir()).iterdir()):
-        if file.is_file():
-            (run / file.name).write_bytes(file.read_bytes())
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    for key, value in change.items():
-        config[key] = config[key] | value if isinstance(value, dict) else value
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(NoTheory):
-        overlay.overlay(run, tmp_path / "cache")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, lookup
+from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, Model, lookup
 
 LARGEST = 2**63 - 1
 """Largest whole number that tables and tensors hold."""
@@ -56,8 +56,8 @@ def _refuse_unknown(config: Mapping[str, Any], schema: type, prefix: str) -> Non
             _refuse_unknown(value, inner, f"{prefix}{name}.")
 
 
-def _check_pairs(config: Config) -> None:
-    model, train = config.model, config.train
+def check_shape(model: Model) -> None:
+    """Raise ConfigError where widths, heads and positions do not fit each other."""
     if model.sublayers == "attn_mlp":
         width, heads = model.width, model.heads
         if width % heads:
@@ -70,6 +70,11 @@ def _check_pairs(config: Config) -> None:
         raise ConfigError("model.position", "rope", "needs model.sublayers=attn_mlp")
     if round(model.mlp_ratio * model.width) < 1:
         raise ConfigError("model.mlp_ratio", model.mlp_ratio, "gives an MLP without units")
+
+
+def _check_pairs(config: Config) -> None:
+    check_shape(config.model)
+    train = config.train
     if train.warmup_steps > train.steps:
         raise ConfigError(
             "train.warmup_steps", train.warmup_steps, f"must be <= train.steps={train.steps}"

@@ -1,78 +1,26 @@
 """The theory of runs on disk, and of a whole sweep in the shape of its recorded rows."""
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from stability.config.knobs import Config, ConfigError
+from stability.config.knobs import ConfigError
 from stability.results import atomic
-from stability.results.index import LOADER
-from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
 from stability.results.sweep_rows import SweepRows
 from stability.theory import token_prediction
 from stability.theory.covariance import NoTheory
+from stability.theory.inputs import Inputs, read_inputs
 from stability.theory.prediction import predict
-from stability.theory.recursion import Tokens
 from stability.theory.workers import process_pool
 
-VERSION = 6
-"""Part of every cache key: raise it when the numbers change."""
-
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a run began with: its config, the batch of step 0, the rows of its embedding."""
-
-    config: Config
-    x_BT: Tokens
-    y_BT: Tokens
-    vocab: int
-
-    def key(self, table: str) -> str:
-        """Digest of all that a table's theory depends on: runs with one key have one theory."""
-        groups = ("norm", "norm_type", "init")
-        parts = [VERSION, self.vocab, self.config.depth, asdict(self.config.model)]
-        parts += [getattr(self.config, g).build for g in groups] + [self.config.init.embed_std]
-        if table == "probes":
-            parts += [table, self.config.train.accumulate, self.config.seed]
-        digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8)
-        digest.update(self.x_BT.tobytes() + self.y_BT.tobytes())
-        return digest.hexdigest()
-
-
-def start(run: Path) -> Start:
-    """Read what a run on disk began with.
-
-    Raises:
-        NoTheory: a file is missing or is not what a run of ours leaves.
-    """
-    try:
-        config = Config.from_plain(yaml.load((run / CONFIG_FILE).read_text(), LOADER))
-        vocab = config.model.vocab
-        if vocab == "auto":
-            vocab = RunFile.read(run).data["vocab"]
-        with (run / BATCH_FILE).open("rb") as file, np.load(file) as batch:
-            x_BT, y_BT = batch["x"].astype(np.int64), batch["y"].astype(np.int64)
-        return Start(config, x_BT, y_BT, vocab)
-    except FileNotFoundError as error:
-        raise NoTheory(f"no {Path(error.filename).name}") from error
-    except (ConfigError, KeyError, TypeError) as error:
-        raise NoTheory("its model is not the GPT of this package") from error
-    except (OSError, EOFError, ValueError, BadZipFile, yaml.YAMLError) as error:
-        raise NoTheory(f"its files cannot be read ({type(error).__name__})") from error
 
 
 def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.DataFrame:
@@ -86,29 +34,37 @@ def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.D
     Raises:
         NoTheory: the recursion does not cover the config, or a file of the run is missing.
     """
-    began = start(run)
-    make = token_prediction.predict if table == "probes" else predict
-    try:
-        file = cache / _file(began.key(table)) if cache else None
-        if file and file.exists():
-            with suppress(OSError, ValueError):  # a damaged one is made again
-                return pd.read_parquet(file)
-        with np.errstate(over="ignore", invalid="ignore"):  # a net that overflows is none of ours
-            frame = make(began.config, began.x_BT, began.y_BT, began.vocab)
-    except np.linalg.LinAlgError as error:  # a ValueError
-        raise NoTheory("its variances exceed fp64") from error
-    except (ConfigError, ValueError) as error:
-        raise NoTheory(str(error)) from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        # Its files were changed by hand: a width that is no number, a token beyond the vocabulary.
-        why = f"{type(error).__name__}: {error}"
-        raise NoTheory(f"its config and its batch make no net ({why})") from error
+    inputs = read_inputs(run)
+    file = cache / _file(inputs.key(table)) if cache else None
+    if file and file.exists():
+        with suppress(OSError, ValueError):  # a damaged one is made again
+            return pd.read_parquet(file)
+    frame = _predicted(inputs, table)
     if file:
-        with suppress(OSError):  # another user's sweep may be read-only, and this is only a cache
+        with suppress(OSError):  # the folder may be read-only, and this is only a cache
             file.parent.mkdir(parents=True, exist_ok=True)
             with atomic.writing(file) as out:
                 frame.to_parquet(out)
     return frame
+
+
+def _predicted(inputs: Inputs, table: str) -> pd.DataFrame:
+    make = token_prediction.predict if table == "probes" else predict
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers may exceed fp64: see below
+            return make(inputs.config, inputs.x_BT, inputs.y_BT, inputs.vocab)
+    except NoTheory:
+        raise
+    except (np.linalg.LinAlgError, OverflowError) as error:
+        raise NoTheory("its variances exceed fp64") from error
+    except ConfigError as error:  # a class refuses its arguments
+        raise NoTheory(str(error)) from error
+    except Exception as error:
+        if not inputs.external_classes:
+            raise
+        # A class of the user's own module may do what covariances cannot, and raise anything.
+        what = f"{', '.join(inputs.external_classes)}: {type(error).__name__}: {error}"
+        raise NoTheory(f"the theory cannot follow {what}") from error
 
 
 def _file(key: str) -> str:
@@ -153,7 +109,7 @@ def of_sweep(
     unique: dict[str, Path] = {}
     for run, name in zip(first["run"], first["folder"], strict=True):
         try:
-            keys[run] = start(place[name]).key(table)
+            keys[run] = read_inputs(place[name]).key(table)
             unique[keys[run]] = place[name]
         except NoTheory as reason:
             reasons[run] = str(reason)

@@ -1,0 +1,189 @@
+"""The theory of runs on disk: its rows, its cache, and why a run has none."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from stability.config import instantiate
+from stability.theory import overlay
+from stability.theory.covariance import NoTheory
+
+KEY = ["layer", "sublayer", "site", "kind"]
+
+
+def test_a_run_on_disk_gets_rows_for_every_site_that_it_recorded(sweep):
+    run = sweep / "run-0"
+    frame = overlay.overlay(run)
+    recorded = pd.read_parquet(run / "layers.parquet")
+    recorded = recorded[recorded["kind"].isin(["act", "grad"])].astype(dict.fromkeys(KEY, str))
+    recorded = recorded[~recorded["site"].isin(["scores", "attn_rows"])]
+    joined = recorded.merge(frame.astype(dict.fromkeys(KEY, str)), on=KEY, suffixes=("", "_theory"))
+    assert len(joined) == len(recorded) == len(frame)
+    assert (joined["numel"] == joined["numel_theory"]).all()
+    assert np.abs(np.log(joined["rms"] / joined["rms_theory"])).max() < 1
+
+
+def test_a_result_is_kept_beside_the_figures_and_used_again(sweep, tmp_path, monkeypatch):
+    first = overlay.overlay(sweep / "run-0", tmp_path / "theory")
+    assert len(list((tmp_path / "theory").iterdir())) == 1
+    monkeypatch.setattr(overlay, "predict", None)
+    pd.testing.assert_frame_equal(overlay.overlay(sweep / "run-0", tmp_path / "theory"), first)
+
+
+def test_a_run_without_its_batch_or_with_a_foreign_class_has_no_theory(sweep, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(NoTheory, match=r"config\.yaml"):
+        overlay.overlay(run)
+    config = yaml.safe_load((sweep / "run-0" / "config.yaml").read_text())
+    config["norm"]["build"]["_target_"] = "os.system"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    for name in ("run.json", "batch0.npz"):
+        (run / name).write_bytes((sweep / "run-0" / name).read_bytes())
+    with pytest.raises(NoTheory, match=r"os\.system"):
+        overlay.overlay(run)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK torn", b"words"])
+def test_a_run_with_a_damaged_batch_has_no_theory(sweep, tmp_path, content):
+    for name in ("config.yaml", "run.json"):
+        (tmp_path / name).write_bytes((sweep / "run-0" / name).read_bytes())
+    (tmp_path / "batch0.npz").write_bytes(content)
+    with pytest.raises(NoTheory, match="cannot be read"):
+        overlay.overlay(tmp_path)
+    batch = (sweep / "run-0" / "batch0.npz").read_bytes()
+    (tmp_path / "batch0.npz").write_bytes(batch[: len(batch) // 2])
+    with pytest.raises(NoTheory, match="cannot be read"):
+        overlay.overlay(tmp_path)
+
+
+def copy_of(run, folder):
+    """A copy of a run, to be changed."""
+    folder.mkdir()
+    for file in sorted(run.iterdir()):
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def change_config(run, changes):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(config[key], dict)
+        config[key] = config[key] | value if both else value
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": {"width": "abc"}}, r"model\.width=abc: must be a whole number"),
+        ({"model": {"width": 16.5}}, r"model\.width=16\.5: must be a whole number"),
+        ({"model": {"heads": 0}}, r"model\.heads=0: must be a whole number, 1 to"),
+        ({"model": {"heads": 3}}, r"model\.heads=3: must divide"),
+        ({"model": {"activation": "nope"}}, r"model\.activation=nope: must be one of"),
+        ({"model": None}, r"model=None: must be a group of keys"),
+        ({"norm": "pre"}, r"norm=pre: must be a group of keys"),
+        ({"init": None}, r"init=None: must be a group of keys"),
+        ({"init": {"build": None}}, r"init\.build=None: needs a _target_"),
+        ({"norm": {"build": {}}}, r"norm\.build={}: needs a _target_"),
+        ({"depth": "many"}, r"depth=many: must be a whole number"),
+        ({"surprise": 1}, "surprise=1: unknown key"),
+    ],
+    ids=str,
+)
+def test_a_config_changed_by_hand_has_no_theory(sweep, tmp_path, change, reason):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    change_config(run, change)
+    with pytest.raises(NoTheory, match=reason):
+        overlay.overlay(run, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("key", ["depth", "model.width", "train.accumulate"])
+def test_a_config_that_lacks_a_knob_of_the_theory_has_none(sweep, tmp_path, key):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    group, _, name = key.rpartition(".")
+    (config[group] if group else config).pop(name)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(NoTheory, match=f"lacks {key}"):
+        overlay.overlay(run)
+
+
+def test_a_model_that_is_not_the_gpt_has_no_theory(sweep, tmp_path):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    for text in ("choices: {model: Mine}", "[1, 2]", ""):
+        (run / "config.yaml").write_text(text)
+        with pytest.raises(NoTheory, match="not the GPT"):
+            overlay.overlay(run)
+
+
+TOKENS = np.arange(6).reshape(2, 3)
+BATCHES = {
+    "beyond the vocabulary": {"x": TOKENS + 10**6, "y": TOKENS},
+    "tokens beyond": {"x": TOKENS, "y": TOKENS + 10**6},
+    "beyond the vocabulary of": {"x": TOKENS - 1, "y": TOKENS},
+    "does not hold tokens": {"x": TOKENS},
+    "does not hold tokens and targets": {"x": TOKENS * 0.5, "y": TOKENS},
+    "not hold tokens and targets": {"x": TOKENS[0], "y": TOKENS},
+    r"shape \(2, 3\), targets of \(1, 3\)": {"x": TOKENS, "y": TOKENS[:1]},
+    "tokens of shape": {"x": TOKENS[:0], "y": TOKENS[:0]},
+}
+
+
+@pytest.mark.parametrize("reason", BATCHES)
+def test_a_batch_that_the_model_cannot_read_has_no_theory(sweep, tmp_path, reason):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    np.savez(run / "batch0.npz", **BATCHES[reason])
+    with pytest.raises(NoTheory, match=reason):
+        overlay.overlay(run)
+
+
+def test_a_file_of_one_array_is_no_batch(sweep, tmp_path):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    np.save(tmp_path / "batch.npy", TOKENS)
+    (run / "batch0.npz").write_bytes((tmp_path / "batch.npy").read_bytes())
+    with pytest.raises(NoTheory, match="does not hold tokens and targets"):
+        overlay.overlay(run)
+
+
+@pytest.mark.parametrize("state", ["[]", "{}", '{"data": []}', '{"data": {"vocab": "many"}}'])
+def test_a_run_that_does_not_say_its_vocabulary_has_no_theory(sweep, tmp_path, state):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    (run / "run.json").write_text(state)
+    with pytest.raises(NoTheory, match="how many symbols"):
+        overlay.overlay(run)
+
+
+def fail(*args):
+    raise TypeError("a defect")
+
+
+def test_a_defect_of_the_theory_is_not_called_a_lack_of_it(sweep, monkeypatch):
+    monkeypatch.setattr(overlay, "predict", fail)
+    with pytest.raises(TypeError, match="a defect"):
+        overlay.overlay(sweep / "run-0")
+
+
+def test_a_users_own_class_that_covariances_cannot_run_has_no_theory(sweep, tmp_path, monkeypatch):
+    (tmp_path / "own_parts.py").write_text(
+        "from stability.parts.placements import Placement\n"
+        "class Clipped(Placement):\n"
+        "    def __call__(self, x, f, norm):\n"
+        "        return x + f(norm(x)).clamp(-1, 1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(instantiate, "_allowed", {"stability", "own_parts"})
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    change_config(run, {"norm": {"build": {"_target_": "own_parts.Clipped"}}})
+    with pytest.raises(NoTheory, match=r"cannot follow own_parts\.Clipped: AttributeError"):
+        overlay.overlay(run)
+
+
+def test_variances_beyond_fp64_have_no_theory(sweep, tmp_path):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    huge = {"_target_": "stability.parts.inits.Normal", "std": 1e200}
+    change_config(run, {"init": {"build": huge}})
+    with pytest.raises(NoTheory, match="exceed fp64"):
+        overlay.overlay(run)
