@@ -2,7 +2,9 @@
 
 import ast
 import math
+import re
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -94,6 +96,19 @@ def test_a_figure_can_be_drawn_from_its_csv(sweep: Path, tmp_path: Path) -> None
     numbers(sweep, gradient).frame.to_csv(tmp_path / "gradient.csv", index=False)
     again = pd.read_csv(tmp_path / "gradient.csv")
     assert {"pre", "post"} <= set(legend_texts(gradient.draw(SweepRows.from_columns(again))))
+
+
+def test_the_figure_that_contributing_shows_is_drawn(sweep: Path) -> None:
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (source,) = re.findall(r"`figures/underflow\.py`:\n\n```python\n(.+?)```", page, re.DOTALL)
+    module = ModuleType("underflow")
+    exec(compile(source, "underflow.py", "exec"), module.__dict__)
+    rows = recorded(sweep, module)
+    half = rows.with_frame(rows.frame.assign(zeros=rows.frame["numel"] // 2))
+    found = module.data(half)
+    assert set(found.frame["value"]) == {0.5}
+    assert set(found.frame["sublayer"]) == {"attn", "mlp"}
+    assert "Pre-LN" in legend_texts(module.draw(found))
 
 
 def test_only_style_states_colours() -> None:
