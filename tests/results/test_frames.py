@@ -75,8 +75,8 @@ def test_the_index_is_cached_and_made_again_for_changed_runs_only(
     _, second = write_sweep(tmp_path, {"norm": ["pre", "post"]})
     before = index(tmp_path).runs
     made: list[str] = []
-    read = stability.results.index._row
-    monkeypatch.setattr("stability.results.index._row", lambda f: made.append(f.name) or read(f))
+    read = stability.results.index.run_row
+    monkeypatch.setattr("stability.results.index.run_row", lambda f: made.append(f.name) or read(f))
     pd.testing.assert_frame_equal(index(tmp_path).runs, before)
     assert made == []
     state = json.loads((second / "run.json").read_text()) | {"outcome": "as planned"}
@@ -105,6 +105,13 @@ def test_a_sweep_that_cannot_be_written_to_is_read_all_the_same(
 
 
 DAMAGES = {
+    "state is of words": lambda run: change_state(run, format="one"),
+    "state lacks its data": lambda run: change_state(run, data={}),
+    "config is a list": lambda run: (run / "config.yaml").write_text("[1, 2]"),
+    "config lacks choices": lambda run: (run / "config.yaml").write_text("depth: 2"),
+    "choices are a list": lambda run: (run / "config.yaml").write_text("choices: [pre]"),
+    "config holds a date": lambda run: append(run / "config.yaml", "odd: [2020-01-01]\n"),
+    "config holds itself": lambda run: append(run / "config.yaml", "odd: &odd [*odd]\n"),
     "state is torn": lambda run: (run / "run.json").write_text('{"format": 1, "run"'),
     "state is a list": lambda run: (run / "run.json").write_text("[]"),
     "state lacks keys": lambda run: (run / "run.json").write_text('{"format": 1}'),
@@ -117,6 +124,15 @@ DAMAGES = {
     "a page has changed": lambda run: flip(run / "layers.parquet", "rms"),
     "numbers are words": lambda run: retype(run / "layers.parquet", "rms"),
 }
+
+
+def change_state(run: Path, **changes: object) -> None:
+    state = json.loads((run / "run.json").read_text()) | changes
+    (run / "run.json").write_text(json.dumps(state))
+
+
+def append(file: Path, text: str) -> None:
+    file.write_text(file.read_text() + text)
 
 
 def flip(file: Path, column: str) -> None:
@@ -146,6 +162,15 @@ def test_a_damaged_run_is_left_out_and_named(tmp_path: Path, damage: str) -> Non
     assert name == bad.name and bad.name in why and "\n" not in why
     with pytest.raises(Unreadable, match=bad.name):
         stability.load(bad)
+
+
+def test_a_defect_of_the_reader_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, {"norm": "pre"})
+    monkeypatch.setattr("stability.results.run_row.flatten", lambda config: config.surprise)
+    with pytest.raises(AttributeError, match="surprise"):
+        index(tmp_path)
 
 
 def test_damage_that_came_after_the_index_is_told_in_a_line(tmp_path: Path) -> None:

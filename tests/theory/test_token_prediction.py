@@ -9,7 +9,7 @@ import tiny
 from stability.config.token_positions import groups
 from stability.model import build
 from stability.theory import token_prediction
-from stability.theory.token_prediction import Flow
+from stability.theory.token_prediction import WeightFlow
 from stability.training import probes
 
 SIZE = {
@@ -24,7 +24,7 @@ def compared(config, seeds):
     for seed in range(seeds):
         own = config.changed({"seed": seed})
         built = build.build(own)
-        x, y = built.source.batch(0, own["train"]["batch_size"], own["model"]["context"], seed)
+        x, y = built.source.batch(0, own.train.batch_size, own.model.context, seed)
         taken = probes.Prober(built, "run").take(0, torch.as_tensor(x), torch.as_tensor(y))
         predicted = token_prediction.predict(own, x, y, built.model.embed.wte.shape[0])
         measured = pd.DataFrame(taken)
@@ -93,7 +93,7 @@ def test_the_square_over_a_group_is_the_sum_over_all_pairs_of_its_tokens():
     rng = np.random.default_rng(0)
     B, T, width = 3, 8, 5
     x, delta = rng.standard_normal((2, B * T, width))
-    flow = Flow(x @ x.T / width, width, delta @ delta.T / width, width)
+    flow = WeightFlow(x @ x.T / width, width, delta @ delta.T / width, width)
     for part in groups(T).values():
         tokens = [b * T + t for b in range(B) for t in range(T)[part]]
         whole = sum(np.outer(delta[i], x[i]) for i in tokens)
@@ -106,13 +106,15 @@ def test_some_sequences_stand_for_all_where_they_are_alike():
     C = np.kron(np.full((B, B), 0.3) + 0.7 * np.eye(B), np.ones((T, T)))
     few = C[: 2 * T, : 2 * T]
     for part in groups(T).values():
-        known = token_prediction._square(Flow(C, 7, C, 3), part, B, T)
-        assert token_prediction._square(Flow(few, 7, few, 3), part, B, T) == pytest.approx(known)
+        known = token_prediction._square(WeightFlow(C, 7, C, 3), part, B, T)
+        assert token_prediction._square(WeightFlow(few, 7, few, 3), part, B, T) == pytest.approx(
+            known
+        )
 
 
 def test_too_long_sequences_have_positions_and_no_weights(monkeypatch):
     config = tiny.make_config(SIZE)
     x = np.tile(np.arange(12), (4, 1))
-    monkeypatch.setattr(token_prediction, "MOST_TOKENS", 12)
+    monkeypatch.setattr(token_prediction, "JOINT_TOKENS", 12)
     items = token_prediction.predict(config, x, x, 256)["item"]
     assert items.str.isdigit().all()

@@ -15,7 +15,7 @@ import yaml
 
 from stability.config import rules
 from stability.config.knobs import KNOBS, Config, ConfigError, lookup
-from stability.results.index import LOADER
+from stability.results.run_row import LOADER
 from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
 from stability.theory.covariance import NoTheory
 from stability.theory.recursion import Tokens

@@ -1,4 +1,4 @@
-"""Who gets the gradient at infinite width: what the probe ``token_grad`` finds at init.
+"""The gradient by token at infinite width: what the probe ``token_grad`` measures at init.
 
 The gradient of a token is the diagonal of G. A weight's gradient is sum_t delta_t x_t^T, with x
 what the weight reads, of covariance C, and delta the gradient of what it returns, of covariance G.
@@ -6,14 +6,14 @@ At infinite width they are independent, so that over a group of tokens
 
     E |sum_t delta_t x_t^T|_F^2 = fan_in fan_out sum_st C_st G_st.
 
-Tokens of different sequences meet in that sum: equal symbols and positions have parallel x, equal
-targets parallel delta. So sequences run together, as far as `MOST_TOKENS` allows; what they give
-alone and in pairs stands for the whole batch.
+Tokens of different sequences contribute to that sum together: equal symbols and positions have
+parallel x, equal targets parallel delta. So up to `JOINT_TOKENS` tokens of several sequences run
+together; the means over single sequences and over pairs of them are extended to the whole batch.
 
-Limits. Queries and keys get what is left when most cancels, and finite width weighs more there: at
-width 64 their gradient can be several times the predicted one. Where a tied head predicts the very
-symbol that it reads (width 512, DeepNorm: with probability 0.8), delta is parallel to x instead of
-independent of it, and the sums over tokens are not predicted.
+Limits. Most of the gradient of queries and keys cancels, and finite width weighs more in the rest:
+at width 64 their gradient can be several times the predicted one. Where a tied head predicts the
+same symbol that it reads (width 512, DeepNorm: with probability 0.8), delta is parallel to x
+instead of independent of it, and the sums over tokens are not predicted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,11 +31,11 @@ from stability.theory.covariance import Cov
 from stability.theory.kernels import Matrix
 from stability.theory.recursion import Batch, Net, Site, Tokens, groups
 
-MOST_TOKENS = 256
+JOINT_TOKENS = 256
 """Tokens that run together: the cost grows with the third power."""
 
 
-class Flow(NamedTuple):
+class WeightFlow(NamedTuple):
     """What a weight reads and the gradient of what it returns: covariance, number of features."""
 
     C: Matrix
@@ -56,7 +56,7 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
     parts = config.train.accumulate
     x_BT, y_BT = np.array_split(x_BT, parts)[0], np.array_split(y_BT, parts)[0]
     B, T = x_BT.shape
-    size = min(B, max(1, MOST_TOKENS // T))
+    size = min(B, max(1, JOINT_TOKENS // T))
     (batch,) = groups(x_BT[:size], y_BT[:size], config.model.causal, joint=True)
     batch = replace(batch, counted=max(int((y_BT >= 0).sum()), 1))
     net = Net(config, vocab)
@@ -79,8 +79,8 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
 
 def _weights(
     net: Net, sites: Mapping[Any, Site], batch: Batch
-) -> Iterator[tuple[int, str, str, Flow, bool]]:
-    """Layer, sublayer and name of every weight of the blocks, what passes it, if it saturates."""
+) -> Iterator[tuple[int, str, str, WeightFlow, bool]]:
+    """Layer, sublayer, name and flow of every weight of the blocks; whether softmax saturates."""
     for (layer, sublayer, name), site in sites.items():
         if name == "branch_out" and sublayer != "head":
             x = sites[layer, sublayer, "branch_in"].x
@@ -88,26 +88,32 @@ def _weights(
                 yield layer, sublayer, weight, flow, site.saturated
 
 
-def _flows(net: Net, layer: int, sublayer: str, batch: Batch, x: Cov, G: Matrix) -> dict[str, Flow]:
-    """What passes each weight of a sublayer that reads x and is handed G."""
+def _flows(
+    net: Net, layer: int, sublayer: str, batch: Batch, x: Cov, G: Matrix
+) -> dict[str, WeightFlow]:
+    """What each weight of a sublayer reads and gets back, for input x and output gradient G."""
     d, gains = net.width, net.gains(sublayer, layer, net.placement(layer, sublayer))
     if sublayer == "linear":
-        return {"linear": Flow(x.C, d, G, d)}
+        return {"linear": WeightFlow(x.C, d, G, d)}
     if sublayer == "attn":
         attention = net.branch(sublayer, gains, batch)
         assert isinstance(attention, Attention)
         read, back = attention.inside(x.C, x.tape.rng)
-        into = {name: Flow(x.C, d, to, d) for name, to in back(G).items()}
-        return into | {"attn_out": Flow(read, d, G, d)}
+        into = {name: WeightFlow(x.C, d, to, d) for name, to in back(G).items()}
+        return into | {"attn_out": WeightFlow(read, d, G, d)}
     read, slopes = hidden(net.model.activation, gains, x.C)
     m = net.hidden
     spread = gains["mlp_out"] * d / m  # of W2 on the way back: d outputs meet in each of m features
-    into = {name: Flow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}
-    return into | {"mlp_out": Flow(read, m, G, d)}
+    into = {name: WeightFlow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}
+    return into | {"mlp_out": WeightFlow(read, m, G, d)}
 
 
-def _square(flow: Flow, part: slice, B: int, T: int) -> float:
-    """E |sum_t delta_t x_t^T|^2 over positions of B sequences of T, of which some are known."""
+def _square(flow: WeightFlow, part: slice, B: int, T: int) -> float:
+    """E |sum_t delta_t x_t^T|^2 over some positions of B sequences of T tokens.
+
+    Known are the first sequences of the batch. With `alone` the mean over them, and `pairs` that
+    over pairs of different ones, the square is fan_in fan_out (B alone + B (B - 1) pairs).
+    """
     size = len(flow.C) // T
     product = (flow.C * flow.G).reshape(size, T, size, T)[:, part, :, part].sum((1, 3))
     alone = np.trace(product) / size

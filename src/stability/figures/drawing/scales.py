@@ -67,7 +67,7 @@ def short(value: float) -> str:
 def layer_x(ax: Axes, lengths: Sequence[int], embedding: bool) -> None:
     """The axis of blocks passed; a log axis where lines of very different length share a panel.
 
-    On a log axis the embedding stands at 0.5, labelled 0.
+    On a log axis the embedding is drawn at 0.5, labelled 0.
     """
     longest = max(lengths)
     if longest >= 3 * min(lengths):
