@@ -2,6 +2,7 @@
 
 import tiny
 from stability.theory import check
+from stability.theory.comparison import compare
 
 
 def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):
@@ -24,7 +25,7 @@ def test_what_cannot_be_compared_says_why_and_keeps_no_other_row_back(tmp_path, 
     for name, changes in cells.items():
         tiny.run(tiny.make_config(changes, depth=len(name)), tmp_path / "sweep" / name)
     (tmp_path / "sweep" / "torn" / "run.json").write_text("{")
-    table, damaged = check.errors(tmp_path)
+    table, damaged = compare(tmp_path)
     found = table.set_index("depth")
     assert damaged.keys() == {"torn"}
     assert found.loc[len("dropout"), "remark"] == "1 of 1 without theory: model.dropout > 0"
@@ -43,7 +44,7 @@ def test_a_row_holds_every_seed_of_a_config_once_wherever_it_lies(tmp_path):
             config = tiny.make_config({"train.steps": 0}, seed=seed, lock_minutes=1.0 + seed)
             tiny.run(config, tmp_path / sweep / f"seed-{seed}")
     (tmp_path / "one" / "seed-2" / "batch0.npz").write_bytes(b"")
-    (row,) = check.errors(tmp_path).table.to_dict("records")
+    (row,) = compare(tmp_path).table.to_dict("records")
     assert row["seeds"] == 3 and row["non-finite"] == 0 and "+-" in row["variance"]
     assert row["remark"].startswith("1 of 3 without theory: its files cannot be read")
 
@@ -52,5 +53,5 @@ def test_configs_that_differ_are_told_apart_by_what_the_theory_depends_on(tmp_pa
     for width in (16, 32):
         changes = {"train.steps": 0, "model.width": width, "record.every": width}
         tiny.run(tiny.make_config(changes), tmp_path / str(width))
-    found = check.errors(tmp_path).table
+    found = compare(tmp_path).table
     assert set(found["width"]) == {16, 32} and "every" not in found
