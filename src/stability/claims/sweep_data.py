@@ -170,8 +170,10 @@ def select(runs: pd.DataFrame, where: Where) -> pd.DataFrame:
     return runs
 
 
-def _same(own: object, wanted: Scalar) -> bool:
-    """Whether two values are equal as numbers, or else as texts."""
+def _same(own: Scalar, wanted: Scalar) -> bool:
+    """Whether two values are equal as numbers, or else as texts; None is a missing value."""
+    if wanted is None:
+        return bool(pd.isna(own))
     try:
         return float(own) == float(wanted)  # type: ignore[arg-type]
     except (TypeError, ValueError):
