@@ -131,3 +131,80 @@ def test_pages_keep_their_results_where_nothing_has_been_run(tmp_path):
     asked = ["--config-dir", str(mine.parent), "--claims", "my-claim", "--pages"]
     assert command.main([str(tmp_path / "out"), *asked]) == 0
     assert "measured\n" in page.read_text()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A folder with three experiments: at init, in training, and at another size."""
+    nodes = {
+        "a_claim": node_of(EXPONENT, {**EXPONENT, "name": "b", "runs": "shared"}, figure="heat"),
+        "b_claim": node_of({**EXPONENT, "runs": "shared"}, law="training", figure="growth"),
+        "a_claim_gpu": {"like": "a_claim"},
+    }
+    folder = tmp_path / "own" / "experiments"
+    folder.mkdir(parents=True)
+    for name, node in nodes.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"claim": node}))
+    return folder
+
+
+def lines_of(capsys, folder, *words):
+    assert command.main(["--config-dir", str(folder.parent), *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_sweeps_that_claims_need_are_listed_with_their_figures(own, capsys):
+    found = lines_of(capsys, own, "--sweeps")
+    assert {"a_claim heat", "shared growth,heat"} <= set(found)
+    assert not [line for line in found if line.startswith("a_claim_gpu")]
+    assert lines_of(capsys, own, "--sweeps", "--claims", "b-claim,a_claim") == [
+        "shared growth,heat", "a_claim heat",
+    ]  # fmt: skip
+    found = lines_of(capsys, own, "--sweeps", "--law", "training")
+    assert "shared growth" in found
+    assert not [line for line in found if line.startswith("a_claim")]
+
+
+def test_a_claim_at_another_size_is_shown_where_it_was_run_or_asked_for(own, capsys, tmp_path):
+    write_sweep(tmp_path / "out", "a_claim", LINEAR)
+    words = [str(tmp_path / "out"), "--no-theory"]
+    assert "a-claim-gpu" not in "\n".join(lines_of(capsys, own, *words))
+    asked = lines_of(capsys, own, *words, "--claims", "a-claim-gpu")
+    assert "experiments=a_claim_gpu" in "\n".join(asked)
+    write_sweep(tmp_path / "out", "a_claim_gpu", LINEAR)
+    assert "a-claim-gpu" in "\n".join(lines_of(capsys, own, *words))
+
+
+def test_two_sweeps_of_one_name_are_refused(tmp_path, capsys):
+    for folder in ("one", "two"):
+        write_sweep(tmp_path / folder, "q", LINEAR, seeds=[0])
+    assert command.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "two sweeps of one name" in error and error.count("\n") == 1
+
+
+def test_a_damaged_run_is_left_out_and_named(own, tmp_path, capsys):
+    sweep = write_sweep(tmp_path / "out", "a_claim", LINEAR)
+    damaged = sorted(sweep.glob("run_*"))[0]
+    (damaged / "run.json").write_text("{")
+    found = lines_of(capsys, own, str(tmp_path / "out"), "--claims", "a-claim", "--no-theory")
+    assert [line for line in found if f"warning: a_claim: left out {damaged.name}" in line]
+
+
+def test_a_page_that_cannot_be_written_is_one_line(own, tmp_path, capsys):
+    write_sweep(tmp_path / "out", "a_claim", LINEAR)
+    (tmp_path / "file").write_text("")
+    words = [str(tmp_path / "out"), "--claims", "a-claim", "--no-theory"]
+    asked = ["--config-dir", str(own.parent), "--out", str(tmp_path / "file" / "below")]
+    assert command.main([*words, *asked]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "file") in error and error.count("\n") == 1
+
+
+def test_a_bug_in_a_measure_is_no_bad_claim(own, tmp_path, monkeypatch):
+    write_sweep(tmp_path / "out", "a_claim", LINEAR)
+    monkeypatch.setattr("stability.claims.measures.growth.slope", lambda x, y: {}["bug"])
+    with pytest.raises(KeyError, match="bug"):
+        command.main(
+            [str(tmp_path / "out"), "--config-dir", str(own.parent), "--claims", "a-claim"]
+        )

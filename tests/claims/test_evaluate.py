@@ -20,7 +20,9 @@ from law_sweeps import (
     verdict_of,
     write_sweep,
 )
-from stability.claims.evaluate import evaluate
+from stability.claims.criterion import Criterion, Range
+from stability.claims.evaluate import Finding, Result, decide, evaluate
+from stability.claims.fields import BadClaim
 from stability.claims.sweep_data import SweepData
 from stability.claims.verdict import (
     BY_CONSTRUCTION,
@@ -254,3 +256,150 @@ def test_a_learning_rate_is_chosen_by_the_arm_that_is_named(tmp_path):
 def test_an_identity_needs_no_runs(tmp_path):
     found = evaluate(claim_of(by_construction="t"), {})
     assert found.verdict == BY_CONSTRUCTION
+
+
+# -- findings --------------------------------------------------------------------------------------
+
+
+def finding(verdict, part="", setting="", reason="", criterion=True, absent=False):
+    asked = Criterion(Range(0, 1)) if criterion else None
+    return Finding("q", part, setting, "increment", asked, verdict, reason=reason, absent=absent)
+
+
+@pytest.mark.parametrize(
+    ("findings", "together", "expected"),
+    [
+        ([finding(HOLDS, "a"), finding(FAILS, "b")], False, (CONDITIONAL, "holds: a; fails: b")),
+        ([finding(HOLDS, "a"), finding(FAILS, "b")], True, (FAILS, "")),
+        ([finding(HOLDS, "a"), finding(HOLDS, "b")], True, (HOLDS, "")),
+        ([finding(HOLDS, "a"), finding(REPORTED, "b")], False, (HOLDS, "")),
+        ([finding(HOLDS, "a"), finding(FAILS, "b", criterion=False)], False, (HOLDS, "")),
+        (
+            [finding(HOLDS, "a", "x"), finding(FAILS, "b", "x"), finding(HOLDS, "a", "y")],
+            True,
+            (CONDITIONAL, "holds: y; fails: x"),
+        ),
+        (  # a part without settings counts in each
+            [finding(FAILS, "a"), finding(HOLDS, "b", "x"), finding(HOLDS, "b", "y")],
+            True,
+            (FAILS, ""),
+        ),
+        (
+            [finding(NOT_MEASURED, reason="few"), finding(NOT_MEASURED, "a", reason="few")],
+            False,
+            (NOT_MEASURED, "few"),
+        ),
+        (
+            [finding(HOLDS, "a", reason="r"), finding(NOT_MEASURED, "b", reason="w", absent=True)],
+            False,
+            (NOT_MEASURED, "w"),
+        ),
+        (
+            [finding(HOLDS, "a"), finding(NOT_MEASURED, "b", reason="w")],
+            False,
+            (HOLDS, "holds: a; not measured: b"),
+        ),
+        ([finding(REPORTED)], False, (NOT_MEASURED, "")),
+        ([finding(REPORTED)], True, (NOT_MEASURED, "")),
+        ([finding(HOLDS)], True, (HOLDS, "")),
+    ],
+)
+def test_a_claims_verdict_is_that_of_the_findings_that_have_a_criterion(
+    findings, together, expected
+):
+    assert decide(findings, together) == expected
+
+
+def test_a_finding_names_its_part_and_setting():
+    assert finding(HOLDS).where == "all runs"
+    assert finding(HOLDS, "a").where == "a"
+    assert finding(HOLDS, setting="x").where == "x"
+    assert finding(HOLDS, "a", "x").where == "a, x"
+    assert (finding(HOLDS).asked, finding(HOLDS, criterion=False).asked) == ("0 to 1", "")
+
+
+def test_a_result_waits_where_no_part_has_runs():
+    here, absent = finding(HOLDS), finding(NOT_MEASURED, absent=True)
+    found = [Result(claim_of(EXPONENT), HOLDS, "", f).waits for f in ([], [here, absent], [absent])]
+    assert found == [False, False, True]
+
+
+def test_a_part_without_a_name_is_called_by_its_measure_where_there_are_others(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    assert [f.part for f in result_of(tmp_path, EXPONENT).findings] == [""]
+    found = result_of(tmp_path, EXPONENT, {**BEATS, "name": "law"}).findings
+    assert [f.part for f in found] == ["growth_exponent", "law"]
+    assert {f.sweep for f in found} == {"q"}
+
+
+def test_settings_come_from_the_runs_and_from_the_measure(tmp_path):
+    write_sweep(tmp_path, "q", {6: LINEAR, 12: LINEAR}, axis="depth", gradient=EXPONENTIAL)
+    part = {**BEATS, "with": {"quantity": "gradient"}, "over": ["depth"]}
+    found = result_of(tmp_path, {**part, "each": {"token": ["all", "median"]}}).findings
+    assert [f.setting for f in found] == [
+        f"depth={depth}, token={token}" for depth in (6, 12) for token in ("all", "median")
+    ]
+
+
+def test_the_level_and_the_kind_of_mean_are_those_of_the_part(tmp_path):
+    write_sweep(tmp_path, "q", noisy(lambda n: 1e-3 + 0.4 * n, 0.4))
+    part = {"measure": "increment"}
+    (usual,) = result_of(tmp_path, part).findings
+    (narrow,) = result_of(tmp_path, {**part, "level": 0.5}).findings
+    assert usual.low < narrow.low < narrow.high < usual.high
+    (geometric,) = result_of(tmp_path, {**part, "mean": "geometric"}).findings
+    assert geometric.value < usual.value
+    assert geometric.low * geometric.high == pytest.approx(geometric.value**2)
+
+
+def test_the_first_alternative_with_the_best_verdict_is_the_finding(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    (found,) = result_of(tmp_path, {**BEATS, "or": SLOPE}).findings
+    assert (found.measure, found.verdict) == ("slope_per_sublayer", HOLDS)
+    assert found.asked == "0.38 to 0.42"
+    (found,) = result_of(tmp_path, {**BEATS, "or": SIGMA | {"criterion": {"at_least": 9}}}).findings
+    assert (found.measure, found.verdict) == ("exponential_over_power", FAILS)
+
+
+def test_each_changes_the_first_measure_and_not_its_alternative(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    part = {**BEATS, "each": {"token": ["all"]}, "or": SLOPE}
+    (found,) = result_of(tmp_path, part).findings
+    assert (found.measure, found.setting) == ("slope_per_sublayer", "token=all")
+
+
+def test_a_part_waits_for_a_run_to_choose_by(tmp_path):
+    write_sweep(tmp_path, "q", {1e-3: LINEAR}, axis="train.lr", loss=lambda config: 2.0)
+    choose = {"axis": "train.lr", "where": {"norm": "post"}}
+    (found,) = result_of(tmp_path, {**EXPONENT, "choose": choose}).findings
+    assert found.absent
+    assert found.reason == "no run of q with norm=post to choose by"
+
+
+def test_a_reference_must_have_learned_at_the_value_that_is_chosen(tmp_path):
+    def loss(config):
+        return {1e-3: 2.0, 3e-3: UNIGRAM}[config["train"]["lr"]]
+
+    write_sweep(tmp_path, "q", {1e-3: LINEAR, 3e-3: LINEAR}, axis="train.lr", loss=loss)
+    part = {"measure": "final_loss", "reference": {"norm": "pre"}}
+    (found,) = result_of(tmp_path, {**part, "over": ["train.lr"]}).findings
+    assert (found.absent, found.reason) == (
+        True, "the reference arm has not learned: 6 of 12 runs have",
+    )  # fmt: skip
+    (found,) = result_of(
+        tmp_path, {**part, "choose": {"axis": "train.lr", "where": {"norm": "pre"}}}
+    ).findings
+    assert (found.absent, found.value, found.reason) == (False, 2.0, "at lr=0.001")
+
+
+def test_a_claim_that_is_not_measured_says_why():
+    found = evaluate(claim_of(not_measured="no machine"), {})
+    assert (found.verdict, found.reason, found.findings) == (NOT_MEASURED, "no machine", ())
+
+
+def test_a_key_that_no_run_has_is_refused(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    given = {"axis": "init.build.nope", "of": 1, "to": 2}
+    for part in ({"over": ["init.build.nope"]}, {"measure": "last_ratio", "with": given}):
+        with pytest.raises(BadClaim, match=r"^q: init.build.nope: no run of q has this key$"):
+            result_of(tmp_path, {"measure": "increment", **part})
