@@ -36,35 +36,8 @@ WIDE = 200
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, and write that of all claims. Returns 0, or 2 after a line that says why."""
     args = _parser().parse_args(argv)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDE
     try:
-        for folder in args.config_dir:
-            if not folder.is_dir():
-                raise BadClaim(f"--config-dir {folder}: is no folder")
-            instantiate.trust(folder)
-        known = folders.experiments(args.config_dir)
-        wanted = _wanted(syntax.read(known), args.claims, args.law)
-        if args.report:
-            _place_in(args.report)
-        if args.sweeps:
-            print("\n".join(_sweeps(wanted)))
-            return 0
-        found = _found(args.path)
-        # A claim at another size is evaluated only where its runs exist.
-        wanted = [c for c in wanted if args.claims or not c.like or c.runs in found]
-        results = _evaluate(wanted, found, not args.no_theory, console)
-        console.print(report.console(results))
-        # The files beside the runs are about all claims: a choice of claims does not replace them.
-        chosen = args.claims is not None or args.law is not None
-        if args.out or not chosen:
-            for path in report.write(results, args.out or args.path):
-                console.print(f"  {path}", markup=False)
-        if args.pages:
-            _fill_pages(results, known)
-        if args.report:
-            _report(results, args.report, known)
+        _run(args)
     except (Unreadable, BadClaim) as error:
         print(f"stability.claims: {error}", file=sys.stderr)
         return 2
@@ -75,6 +48,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"stability.claims: {where}{error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+def _run(args: argparse.Namespace) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    for folder in args.config_dir:
+        if not folder.is_dir():
+            raise BadClaim(f"--config-dir {folder}: is no folder")
+        instantiate.trust(folder)
+    known = folders.experiments(args.config_dir)
+    wanted = _wanted(syntax.read(known), args.claims, args.law)
+    if args.report:
+        _place_in(args.report)
+    if args.sweeps:
+        print("\n".join(_sweeps(wanted)))
+        return
+    found = _found(args.path)
+    # A claim at another size is evaluated only where its runs exist.
+    wanted = [c for c in wanted if args.claims or not c.like or c.runs in found]
+    results = _evaluate(wanted, found, not args.no_theory, console)
+    console.print(report.console(results))
+    # The files beside the runs are about all claims: a choice of claims does not replace them.
+    chosen = args.claims is not None or args.law is not None
+    if args.out or not chosen:
+        for path in report.write(results, args.out or args.path):
+            console.print(f"  {path}", markup=False)
+    if args.pages:
+        _fill_pages(results, known)
+    if args.report:
+        _report(results, args.report, known)
 
 
 def _parser() -> argparse.ArgumentParser:
