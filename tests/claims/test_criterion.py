@@ -39,7 +39,7 @@ from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, R
     ],
 )
 def test_a_criterion_is_judged_by_the_whole_interval(values, stated, expected):
-    assert judge(values, criterion.read("criterion", stated)).verdict == expected
+    assert judge(values, criterion.read_criterion("criterion", stated)).verdict == expected
 
 
 def test_a_geometric_mean_has_its_interval_on_the_logarithm():
@@ -81,16 +81,16 @@ def test_texts_are_listed_with_their_number_of_seeds_where_they_differ():
     ],
 )
 def test_a_criterion_prints_itself_and_knows_the_range_it_admits(stated, printed, ends):
-    found = criterion.read("criterion", stated)
+    found = criterion.read_criterion("criterion", stated)
     assert str(found) == printed
     assert (found.admits and (found.admits.low, found.admits.high)) == ends
 
 
 def test_numbers_are_not_judged_by_a_text_nor_texts_by_a_range():
     with pytest.raises(TypeError, match="number"):
-        judge([1.0] * 5, criterion.read("criterion", {"is": "a"}))
+        judge([1.0] * 5, criterion.read_criterion("criterion", {"is": "a"}))
     with pytest.raises(TypeError, match="text"):
-        judge(["a"] * 5, criterion.read("criterion", {"at_least": 1}))
+        judge(["a"] * 5, criterion.read_criterion("criterion", {"at_least": 1}))
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_numbers_are_not_judged_by_a_text_nor_texts_by_a_range():
 )
 def test_a_criterion_that_says_nothing_is_refused(stated):
     with pytest.raises(BadClaim):
-        criterion.read("criterion", stated)
+        criterion.read_criterion("criterion", stated)

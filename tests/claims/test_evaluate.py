@@ -311,10 +311,10 @@ def test_a_claims_verdict_is_that_of_the_findings_that_have_a_criterion(
 
 
 def test_a_finding_names_its_part_and_setting():
-    assert finding(HOLDS).where == "all runs"
-    assert finding(HOLDS, "a").where == "a"
-    assert finding(HOLDS, setting="x").where == "x"
-    assert finding(HOLDS, "a", "x").where == "a, x"
+    assert finding(HOLDS).label == "all runs"
+    assert finding(HOLDS, "a").label == "a"
+    assert finding(HOLDS, setting="x").label == "x"
+    assert finding(HOLDS, "a", "x").label == "a, x"
     assert (finding(HOLDS).asked, finding(HOLDS, criterion=False).asked) == ("0 to 1", "")
 
 

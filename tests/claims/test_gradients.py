@@ -39,6 +39,14 @@ def test_the_norms_between_the_first_and_the_last_block_make_the_product():
     assert measure("share_of_norm_product", **given) == pytest.approx(0.5)
     near = {**given, "probes": probes(*(f | {"value": 0.9} for f in found))}
     assert reason("share_of_norm_product", **near).startswith("the product of 1/sigma is 0.81")
+    for value, told in ((0.3165, False), (0.316, True), (3.162, False), (3.163, True)):
+        one = {**given, "probes": probes(*(f | {"value": value} for f in found))}
+        if told:  # the square of the value is tenfold, up or down
+            assert measure("share_of_norm_product", **one) == pytest.approx(
+                -math.log(10) / (2 * math.log(value))
+            )
+        else:
+            assert "too near 1" in reason("share_of_norm_product", **one)
 
 
 def test_the_last_blocks_weight_is_compared_with_the_firsts():

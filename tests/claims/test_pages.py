@@ -181,6 +181,13 @@ def test_what_is_one_statement_or_not_measured_gives_its_reason(node):
     assert pages.by_verdict(page_of(GPT, fails, **node)) == []
 
 
+@pytest.mark.parametrize("page", ["a", f"{pages.START}\na", f"a\n{pages.END}", ""])
+def test_a_page_without_both_marks_is_left_as_it_is(page):
+    assert pages.held(page) is None
+    assert pages.fill(page, "new\n") == page
+    assert pages.verdicts(page) == {}
+
+
 def test_a_page_is_filled_between_its_first_marks_and_nowhere_else():
     page = f"a\n{pages.START}\nb\n{pages.END}\nc\n{pages.START}\nd\n{pages.END}\n"
     assert pages.held(page) == "\nb\n"

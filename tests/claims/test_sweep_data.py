@@ -8,7 +8,7 @@ from law_sweeps import LINEAR, noisy, write_sweep
 from stability.claims import sweep_data
 from stability.claims.claim import Choose, Clear
 from stability.claims.measures import measures
-from stability.claims.sweep_data import NoRuns, SweepData, select, settings
+from stability.claims.sweep_data import NoRuns, SweepData, by_setting, select
 
 
 def test_behind_a_saturated_softmax_there_is_no_theory_and_no_overflow(tmp_path, monkeypatch):
@@ -61,11 +61,11 @@ def test_runs_are_chosen_by_their_config_as_numbers_or_else_as_texts(where, kept
 
 def test_settings_are_named_by_option_or_by_the_keys_last_part():
     runs = RUNS.rename(columns={"depth": "model.width"})
-    found = [(names, "".join(some["run"])) for names, some in settings(runs, ["norm"])]
+    found = [(names, "".join(some["run"])) for names, some in by_setting(runs, ["norm"])]
     assert found == [(["post"], "bd"), (["pre"], "ac")]
-    found = [" ".join(names) for names, _ in settings(runs, ["model.width", "norm"])]
+    found = [" ".join(names) for names, _ in by_setting(runs, ["model.width", "norm"])]
     assert found == ["width=6 post", "width=6 pre", "width=24 post", "width=24 pre"]
-    ((names, some),) = settings(runs, [])
+    ((names, some),) = by_setting(runs, [])
     assert (names, len(some)) == ([], 4)
 
 

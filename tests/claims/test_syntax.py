@@ -175,14 +175,14 @@ def test_what_cannot_be_judged_is_refused_when_read(tmp_path, change, message):
     path = tmp_path / "q.yaml"
     path.write_text(yaml.safe_dump({"claim": node_of({**EXPONENT, **change})}))
     with pytest.raises(BadClaim, match=message):
-        syntax.read({"q": path})
+        syntax.read_claims({"q": path})
 
 
 @pytest.mark.parametrize("text", ["claim: hello", "{", "- 1"])
 def test_a_file_that_is_no_experiment_is_one_line(tmp_path, text):
     (tmp_path / "q.yaml").write_text(text)
     with pytest.raises(BadClaim, match="q: "):
-        syntax.read({"q": tmp_path / "q.yaml"})
+        syntax.read_claims({"q": tmp_path / "q.yaml"})
 
 
 def test_a_run_on_a_wider_machine_shares_the_claim_of_its_experiment():
@@ -198,7 +198,7 @@ def test_it_takes_no_part_from_runs_of_a_third_experiment():
 
 def test_every_claim_in_experiments_can_be_read_and_has_a_page_for_its_result():
     known = folders.experiments()
-    for c in syntax.read(known):
+    for c in syntax.read_claims(known):
         page = known[c.name.removesuffix("_gpu")].with_suffix(".md")
         assert pages.START in page.read_text(), page
         if c.by_construction:
@@ -209,7 +209,7 @@ def test_every_claim_in_experiments_can_be_read_and_has_a_page_for_its_result():
 
 def test_every_claim_shares_runs_that_some_experiment_makes():
     known = folders.experiments()
-    for c in syntax.read(known):
+    for c in syntax.read_claims(known):
         for part in c.parts:
             sweep = yaml.safe_load(known[part.runs or c.runs].read_text())
             assert "hydra" in sweep, f"{c.name}: {part.runs or c.runs} has no sweep"

@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> None:
             raise BadClaim(f"--config-dir {folder}: is no folder")
         instantiate.trust(folder)
     known = folders.experiments(args.config_dir)
-    wanted = _wanted(syntax.read(known), args.claims, args.law)
+    wanted = _wanted(syntax.read_claims(known), args.claims, args.law)
     if args.report:
         _place_in(args.report)
     if args.sweeps:

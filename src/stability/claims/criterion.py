@@ -83,7 +83,7 @@ class Criterion:
         return INCONCLUSIVE if self.text in found else FAILS
 
 
-def read(key: str, node: object) -> Criterion | None:
+def read_criterion(key: str, node: object) -> Criterion | None:
     """A criterion as a yaml states it; None for an empty field.
 
     Raises:

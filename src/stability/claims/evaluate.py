@@ -8,7 +8,7 @@ import pandas as pd
 from stability.claims.claim import Claim, Measurement, Part
 from stability.claims.criterion import Criterion, judge
 from stability.claims.fields import BadClaim, Scalar
-from stability.claims.sweep_data import NoRuns, SweepData, last_name, select, settings
+from stability.claims.sweep_data import NoRuns, SweepData, by_setting, last_name, select
 from stability.claims.verdict import (
     BY_CONSTRUCTION,
     NOT_MEASURED,
@@ -41,7 +41,7 @@ class Finding:
     """A part without runs, or whose reference has not learned: the claim waits for it."""
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """Part and setting, as verdicts name them."""
         return _joined(", ", self.part, self.setting) or "all runs"
 
@@ -98,7 +98,7 @@ def decide(findings: Sequence[Finding], together: bool) -> tuple[Verdict, str]:
             with each of them the parts that have no settings.
     """
     counted = [f for f in findings if f.verdict != REPORTED and f.criterion]
-    found = _together(counted) if together else {f.where: f.verdict for f in counted}
+    found = _together(counted) if together else {f.label: f.verdict for f in counted}
     verdict, reason = across_settings(found)
     waits = [f.reason for f in counted if f.absent]
     if waits or verdict == NOT_MEASURED:
@@ -135,7 +135,7 @@ def _part(
         yield replace(blank, absent=True, reason=str(why))
         return
     theory = with_theory and part.theory and part.at == "init"
-    for setting, some in settings(runs, part.over):
+    for setting, some in by_setting(runs, part.over):
         for own, measurements in part.variants():
             here = replace(blank, setting=", ".join([*setting, *own]))
             found = [_judged(here, part, m, sweeps[sweep], some, theory) for m in measurements]

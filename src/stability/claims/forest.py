@@ -72,7 +72,7 @@ def _finite(*values: float | str | None) -> list[float]:
 def _labels(group: Sequence[Finding]) -> list[str]:
     """Names of a panel's lines: the settings, with the part where there are several parts."""
     one = len({f.part for f in group}) == 1
-    return [textwrap.fill(f.setting if one and f.setting else f.where, 46) for f in group]
+    return [textwrap.fill(f.setting if one and f.setting else f.label, 46) for f in group]
 
 
 def _lines(label: str) -> int:

@@ -73,7 +73,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def number(value: float | str | None) -> str:
+def rounded(value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return f"{value:.4g}"
@@ -82,8 +82,8 @@ def number(value: float | str | None) -> str:
 def measured(finding: Finding) -> str:
     """Value and interval: ``1.02 [0.99, 1.05]``."""
     if finding.low is None:
-        return number(finding.value)
-    return f"{number(finding.value)} [{number(finding.low)}, {number(finding.high)}]"
+        return rounded(finding.value)
+    return f"{rounded(finding.value)} [{rounded(finding.low)}, {rounded(finding.high)}]"
 
 
 def rows(result: Result) -> list[dict[str, str]]:
@@ -92,10 +92,10 @@ def rows(result: Result) -> list[dict[str, str]]:
     return [
         {
             "claim": result.claim.id,
-            "setting": f.where,
+            "setting": f.label,
             "measured": " ".join(filter(None, (measured(f), f"({f.reason})" if f.reason else ""))),
             "criterion": f.asked,
-            "theory": number(f.theory),
+            "theory": rounded(f.theory),
             "seeds": str(f.seeds or ""),
             "verdict": f.verdict,
             "figure": f"{f.sweep}/{FIGURES}/{figure}.png" if figure else "",

@@ -186,7 +186,7 @@ def _with(where: Where) -> str:
     return f" with {' '.join(words)}" if words else ""
 
 
-def settings(runs: pd.DataFrame, over: Sequence[str]) -> Iterator[tuple[list[str], pd.DataFrame]]:
+def by_setting(runs: pd.DataFrame, over: Sequence[str]) -> Iterator[tuple[list[str], pd.DataFrame]]:
     """Runs that share the values of some keys, with those values as tables name them."""
     if not over:
         yield [], runs

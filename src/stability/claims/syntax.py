@@ -21,7 +21,7 @@ from stability.claims.measures import Measure, measures
 LAWS = ("init", "training")
 
 
-def read(files: Mapping[str, Path]) -> list[Claim]:
+def read_claims(files: Mapping[str, Path]) -> list[Claim]:
     """The claims of experiments, alphabetically.
 
     Raises:
@@ -79,7 +79,7 @@ def _like(name: str, node: Node, others: Mapping[str, Node]) -> Node:
 
 
 def _claim(name: str, node: Node) -> Claim:
-    given = fields.read({"runs": name, **node}, CLAIM, ("statement", "source"))
+    given = fields.read_fields({"runs": name, **node}, CLAIM, ("statement", "source"))
     found = Claim(name, **given)
     if sum(map(bool, (found.by_construction, found.not_measured, found.parts))) != 1:
         raise BadClaim("needs one of parts, by_construction, not_measured")
@@ -98,14 +98,16 @@ def _part_node(node: object) -> Node:
 
 
 def _part(node: Node) -> Part:
-    given = fields.read(node, PART, ("measure",))
+    given = fields.read_fields(node, PART, ("measure",))
     alternatives = [given.pop("or")] if "or" in given else []
     first = _measurement(given, given.get("each", {}))
     return Part([first, *alternatives], **{k: v for k, v in given.items() if k not in MEASUREMENT})
 
 
 def _alternative(key: str, value: object) -> Measurement:
-    return _measurement(fields.read(fields.mapping(key, value), MEASUREMENT, ("measure",)), {})
+    return _measurement(
+        fields.read_fields(fields.mapping(key, value), MEASUREMENT, ("measure",)), {}
+    )
 
 
 def _measurement(given: Mapping[str, Any], each: Mapping[str, Sequence[object]]) -> Measurement:
@@ -148,7 +150,7 @@ def _each(key: str, value: object) -> dict[str, Sequence[object]]:
 
 def _clear(key: str, value: object) -> Clear:
     readers = {"measure": _measure, "errors": fields.number}
-    found = Clear(**fields.read(fields.mapping(key, value), readers, readers))
+    found = Clear(**fields.read_fields(fields.mapping(key, value), readers, readers))
     if found.measure.gives_text or found.measure.required:
         raise BadClaim(f"{key}: {found.measure.name}: must give a number without settings")
     return found
@@ -156,13 +158,13 @@ def _clear(key: str, value: object) -> Clear:
 
 def _choose(key: str, value: object) -> Choose:
     readers = {"axis": fields.config_key, "where": fields.where}
-    return Choose(**fields.read(fields.mapping(key, value), readers, readers))
+    return Choose(**fields.read_fields(fields.mapping(key, value), readers, readers))
 
 
 MEASUREMENT: dict[str, Reader] = {
     "measure": _measure,
     "with": fields.mapping,
-    "criterion": criterion.read,
+    "criterion": criterion.read_criterion,
 }
 PART: dict[str, Reader] = {
     **MEASUREMENT,

@@ -40,7 +40,7 @@ def only(frame: Rows, what: str = "rows") -> Rows:
     return frame
 
 
-def number(run: pd.Series, key: str) -> float:
+def run_value(run: pd.Series, key: str) -> float:
     """What a run's row says under a key.
 
     Raises:
@@ -63,7 +63,8 @@ def by_depth(layers: Rows, runs: Rows) -> dict[int, Rows]:
         Unmeasured: two runs have one depth.
     """
     found = {
-        int(number(run, "depth")): layers[layers["run"] == run["run"]] for _, run in runs.iterrows()
+        int(run_value(run, "depth")): layers[layers["run"] == run["run"]]
+        for _, run in runs.iterrows()
     }
     if len(found) < len(runs):
         raise Unmeasured("several runs at one depth: name their axis under over")
@@ -121,7 +122,7 @@ def gain(run: pd.Series, role: str) -> float:
     node = {k[len(prefix) :]: v for k, v in run.items() if k.startswith(prefix) and pd.notna(v)}
     if "_target_" not in node:
         raise Unmeasured("no init.build")
-    width, depth = int(number(run, "model.width")), int(number(run, "depth"))
+    width, depth = int(run_value(run, "model.width")), int(run_value(run, "depth"))
     branches = depth * (2 if run["model.sublayers"] == "attn_mlp" else 1)
     weight = Weight(role, width, width, 0, depth, branches)
     try:

@@ -12,15 +12,15 @@ from stability.claims.measures._rows import (
     Unmeasured,
     first_nonfinite,
     gain,
-    number,
     only,
+    run_value,
 )
 from stability.config.names import SUBLAYER_ORDER, moment
 
 
 def largest_number(runs: Rows) -> float:
     """Largest finite number of the run's dtype, as torch.finfo gave it."""
-    return number(only(runs).iloc[0], "finfo.max")
+    return run_value(only(runs).iloc[0], "finfo.max")
 
 
 def overflow_over_law(layers: Rows, runs: Rows) -> float:
@@ -38,7 +38,7 @@ def overflow_over_law(layers: Rows, runs: Rows) -> float:
     log_n = math.log(2 * int(start["numel"]))
     a = math.sqrt(2 * log_n)
     z = a - (math.log(log_n) + math.log(4 * math.pi) - 2 * 0.5772) / (2 * a)
-    grown = number(run, "finfo.max") / (z * math.sqrt(start["var"]))
+    grown = run_value(run, "finfo.max") / (z * math.sqrt(start["var"]))
     law = 2 * math.log(grown) / math.log(1 + gain(run, "linear"))
     return (int(bad["layer"]) + 1) / law
 
@@ -71,11 +71,11 @@ def blocks_after_score_overflow(layers: Rows, runs: Rows) -> float:
     run = only(runs).iloc[0]
     reads = layers[(layers["kind"] == "act") & (layers["site"] == "branch_in")]
     reads = only(reads[reads["sublayer"] == "attn"], "act at branch_in").sort_values("layer")
-    tokens = reads["numel"] / number(run, "model.width")
-    scores = number(run, "model.heads") * tokens * number(run, "model.context") / 2
+    tokens = reads["numel"] / run_value(run, "model.width")
+    scores = run_value(run, "model.heads") * tokens * run_value(run, "model.context") / 2
     largest = [NormalDist().inv_cdf(1 - math.exp(-0.5772) / (2 * n)) for n in scores]
     size = np.array(largest) * reads["var"] * math.sqrt(gain(run, "q") * gain(run, "k"))
-    passed = reads.loc[size > number(run, "finfo.max"), "layer"]
+    passed = reads.loc[size > run_value(run, "finfo.max"), "layer"]
     if passed.empty:
         raise Unmeasured("no score is predicted to overflow")
     return float(first_nonfinite(layers)["layer"] - passed.iloc[0])

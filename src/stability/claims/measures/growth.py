@@ -12,10 +12,10 @@ from stability.claims.measures._rows import (
     Unmeasured,
     by_depth,
     gain,
-    number,
     only,
     positive,
     profile,
+    run_value,
     slope,
     with_value,
 )
@@ -97,7 +97,7 @@ def increment(layers: Rows, runs: Rows, over_law: bool = False) -> float:
     """
     values = profile(layers, "variance")
     run = only(runs).iloc[0]
-    law = number(run, "depth") * gain(run, "linear") if over_law else 1.0
+    law = run_value(run, "depth") * gain(run, "linear") if over_law else 1.0
     return float((values[-1] - values[0]) / law)
 
 

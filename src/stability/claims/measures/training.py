@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from stability.claims.fields import ConfigKey, Scalar
-from stability.claims.measures._rows import Rows, Unmeasured, number, only, with_value
+from stability.claims.measures._rows import Rows, Unmeasured, only, run_value, with_value
 
 
 def loss_difference(runs: Rows, axis: ConfigKey, of: Scalar, to: Scalar) -> float:
@@ -59,7 +59,7 @@ def lesion_rise(probes: Rows, runs: Rows) -> float:
     """
     rows = only(probes[probes["probe"] == "lesion"], "probe lesion")
     intact = rows.loc[rows["item"] == "intact", "value"].iloc[0]
-    learned = number(only(runs).iloc[0], "data.unigram_entropy") - float(intact)
+    learned = run_value(only(runs).iloc[0], "data.unigram_entropy") - float(intact)
     if learned <= 0:
         raise Unmeasured("nothing was learned")
     return float(rows.loc[rows["item"] == "rise", "value"].median()) / learned
@@ -87,7 +87,7 @@ def norm_bytes_ratio(probes: Rows, runs: Rows, axis: ConfigKey, of: Scalar, to: 
 def mean_over_noise(probes: Rows, runs: Rows) -> float:
     """Mean |mean| / std of what the norms read, over sqrt(2 / (pi d)), which is 1 for noise."""
     rows = only(probes[probes["probe"] == "token_mean"], "probe token_mean")
-    width = number(only(runs).iloc[0], "model.width")
+    width = run_value(only(runs).iloc[0], "model.width")
     return float(rows["value"].mean()) * math.sqrt(math.pi * width / 2)
 
 
@@ -99,5 +99,5 @@ def _loss(runs: Rows) -> float:
     """The final validation loss. A run that diverged counts as one that guesses: ln V."""
     run = runs.iloc[0]
     if run["status"] == "diverged":
-        return math.log(number(run, "data.vocab"))
-    return number(run, "final_val_loss")
+        return math.log(run_value(run, "data.vocab"))
+    return run_value(run, "final_val_loss")
