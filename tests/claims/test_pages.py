@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from law_sweeps import EXPONENT, claim_of
-from stability.claims import pages
+from stability.claims import pages, syntax
 from stability.claims.criterion import Criterion, Range
 from stability.claims.evaluate import Finding, Result
 from stability.claims.verdict import (
@@ -19,6 +19,7 @@ from stability.claims.verdict import (
     REPORTED,
     Verdict,
 )
+from stability.config import folders
 
 
 def test_a_page_links_only_pages_that_there_are(tmp_path):
@@ -132,6 +133,14 @@ Derivation, command and all numbers: [experiments/q.md](../q.md).
 ![q: what was measured, and the criterion](page/q.png)
 """
     )
+
+
+def test_the_page_of_this_repository_holds_a_verdict_of_every_claim():
+    page = folders.experiments_dir().parent / "docs" / "claims.md"
+    claims = [c for c in syntax.read_claims(folders.experiments()) if not c.like]
+    held = pages.verdicts(page.read_text())
+    assert list(held) == [c.id for c in claims]
+    assert set(held.values()) <= set(Verdict) - {Verdict.NOT_MEASURED}
 
 
 @pytest.mark.parametrize("verdict", Verdict)

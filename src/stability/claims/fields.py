@@ -22,7 +22,9 @@ class BadClaim(Exception):
     """A claim that cannot be evaluated as it is written; one line for its author."""
 
 
-def read_fields(node: Node, readers: Mapping[str, Reader], required: Collection[str] = ()) -> Any:
+def read_fields(
+    node: Node, readers: Mapping[str, Reader], required: Collection[str] = ()
+) -> dict[str, Any]:
     """The fields of a mapping, each through its reader, as keyword arguments.
 
     Raises:
