@@ -105,6 +105,18 @@ def test_lines_are_named_by_setting_under_the_parts_name_or_by_both():
     assert ax.get_title() == ""
 
 
+def test_a_plot_is_as_high_as_its_lines():
+    def height(*findings):
+        return forest.draw(findings).get_size_inches()[1]
+
+    one, two = height(BASE), height(BASE, replace(BASE, setting="b"))
+    assert two - one == pytest.approx(0.17)
+    assert height(BASE, replace(BASE, setting="long " * 16)) - two == pytest.approx(0.17)
+    said = panel_of(BASE)[0].get_xlabel().count("\n") + 1
+    assert one == pytest.approx(0.5 + 0.12 * said + 0.17 + 0.25)
+    assert height(BASE, replace(BASE, measure="spectral_error")) > one + 0.5
+
+
 def test_what_was_not_measured_has_no_line():
     ax, _ = panel_of(BASE, replace(BASE, setting="b", verdict=NOT_MEASURED))
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from law_sweeps import EXPONENT, claim_of
-from stability.claims import report
+from stability.claims import pages, report
 from stability.claims.criterion import Criterion, Range
 from stability.claims.evaluate import Finding, Result
 from stability.claims.verdict import BY_CONSTRUCTION, FAILS, HOLDS, NOT_MEASURED, REPORTED
@@ -71,9 +71,12 @@ def test_the_console_shows_every_finding_below_its_claims_verdict():
         Result(claim_of(by_construction="t"), BY_CONSTRUCTION, "t"),
     ]
     console.print(report.console(results))
+    lines = console.file.getvalue().splitlines()
+    assert "".join(line[0] for line in lines) == "┏┃┡│││├│├│└"  # a rule below each claim
+    assert [name.strip() for name in lines[1].strip("┃").split("┃")] == list(pages.COLUMNS[:-1])
     cells = [
         [cell.strip() for cell in line.strip("│").split("│")]
-        for line in console.file.getvalue().splitlines()
+        for line in lines
         if line.startswith("│")
     ]
     criterion = "1 to 2, fails -1 to 0"
