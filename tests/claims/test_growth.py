@@ -37,6 +37,8 @@ def test_an_exponent_is_fitted_from_its_start_without_the_embedding_if_asked():
     assert measure("growth_exponent", **given) == pytest.approx(1.5)
     assert measure("growth_exponent", **{**given, "start": 1}) != pytest.approx(1.5, abs=0.1)
     assert measure("growth_exponent", **{**given, "less_embedding": False}) < 1.4
+    plain = stream([5.0, *(2.0 * n**0.7 for n in range(1, 9))])
+    assert measure("growth_exponent", layers=plain) == pytest.approx(0.7)
     least = values[-1] / values[0]
     assert measure("growth_exponent", **given, least_growth=least) == pytest.approx(1.5)
     few = reason("growth_exponent", **given, least_growth=1.01 * least)
