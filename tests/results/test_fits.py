@@ -1,16 +1,52 @@
-"""Statistics against SciPy and against numbers that were put in."""
+"""Statistics against closed forms, SciPy, and numbers that were put in."""
+
+import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from stability.results.fits import aic, better_law, exponent, line, student, t_interval
+from stability.results.fits import CLOSE, aic, better_law, exponent, line, student, t_interval
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 19, 40])
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
 def test_students_t_is_scipys(df, level):
     assert student(level, df) == pytest.approx(stats.t.ppf(0.5 + level / 2, df), rel=1e-9)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
+def test_students_t_is_that_of_its_closed_forms(level):
+    assert student(level, 1) == pytest.approx(math.tan(math.pi * level / 2))
+    assert student(level, 2) == pytest.approx(level * math.sqrt(2 / (1 - level**2)))
+    root = math.sqrt(1 - level**2)
+    of_four = 2 * math.sqrt(math.cos(math.acos(root) / 3) / root - 1)
+    assert student(level, 4) == pytest.approx(of_four)
+
+
+def test_a_geometric_interval_is_that_of_the_logarithms():
+    values = [1.0, 2.5, 0.3, 4.0, 2.2]
+    logs = t_interval([math.log(v) for v in values], 0.9)
+    assert t_interval(values, 0.9, geometric=True) == pytest.approx([math.exp(v) for v in logs])
+
+
+def test_one_value_has_no_interval():
+    with pytest.raises(ValueError, match="two values"):
+        t_interval([1.0])
+    assert t_interval([1.0, 1.0]) == (1.0, 1.0, 1.0)
+
+
+def test_scipy_is_loaded_with_the_first_interval_and_not_before():
+    code = """
+import sys
+from stability.results.fits import t_interval
+assert "scipy" not in sys.modules
+t_interval([1.0, 2.0])
+assert "scipy.special" in sys.modules and "scipy.stats" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_interval_is_scipys():
@@ -35,6 +71,27 @@ def test_a_line_is_numpys():
 def test_an_exponent_comes_back():
     x = np.arange(1.0, 20)
     assert exponent(x, 3 * x**-0.5) == pytest.approx(-0.5)
+
+
+def test_the_aic_of_a_line_is_that_of_normal_errors():
+    found = line([0, 1, 2, 3], [0.0, 1.5, 1.5, 3.0])
+    assert (found.rss, found.n) == (pytest.approx(0.45), 4)
+    assert found.aic == pytest.approx(4 * math.log(0.45 / 4) + 2 * 2)
+    assert math.isfinite(line([0, 1, 2], [0.0, 0.0, 0.0]).aic)
+
+
+def test_the_aic_of_a_law_is_that_of_its_line_through_the_logarithms():
+    x, y = np.arange(1.0, 9), np.array([1.0, 3, 2, 5, 4, 8, 7, 9])
+    assert aic("exponential", x, y) == line(x, np.log(y)).aic
+    assert aic("power", x, y) == line(np.log(x), np.log(y)).aic
+
+
+@pytest.mark.parametrize(("size", "law"), [(0.5 * CLOSE, "power"), (3 * CLOSE, "exponential")])
+def test_a_power_law_is_kept_where_both_laws_fit_closely(size, law):
+    x = np.array([1.0, 2, 3, 4, 5, 6])
+    off = x - np.polyval(np.polyfit(np.log(x), x, 1), np.log(x))
+    rate = size / math.sqrt((off**2).mean())  # so far from a power law is exp(rate x)
+    assert better_law(x, np.exp(rate * x))[0] == law
 
 
 def test_aic_tells_laws_apart():

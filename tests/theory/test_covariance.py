@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stability.claims.measures import _laws
+import laws
 from stability.parts.placements import DeepNorm, NoNorm, Norms, Peri, Plain, Post, Pre
 from stability.theory import kernels
 from stability.theory.branches import linear
@@ -124,7 +124,7 @@ def test_one_token_without_norms_strays_as_the_closed_form_says():
     x.strays = {}
     for _ in range(24):
         x = x + linear(GAIN, x)
-    assert x.spread == pytest.approx(_laws.growth_spread(24, GAIN, 256), rel=1e-3)
+    assert x.spread == pytest.approx(laws.growth_spread(24, GAIN, 256), rel=1e-3)
 
 
 def test_a_norm_takes_away_what_the_mean_square_strays_and_an_unknown_branch_hides_it():

@@ -1,12 +1,11 @@
 """The command ``python -m stability.claims PATH``: what is claimed, what was measured, the verdict.
 
-Every claim in experiments/ is put to the runs found below PATH. A claim's criterion is read from
+Every claim in experiments/ is evaluated on the runs found below PATH. Its criterion is read from
 its experiment's file, so that a changed criterion needs no new runs. Needs neither torch nor hydra.
 """
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,56 +15,29 @@ from rich.console import Console
 from rich.progress import Progress
 
 from stability import shell
-from stability.claims import forest, report, syntax
+from stability.claims import forest, pages, report, syntax
+from stability.claims.claim import Claim
 from stability.claims.evaluate import Result, evaluate
-from stability.claims.sweep_data import Sweep
-from stability.claims.syntax import BadClaim, Claim
-from stability.claims.verdict import NOT_MEASURED, BadCriterion
+from stability.claims.fields import BadClaim
+from stability.claims.sweep_data import SweepData
+from stability.claims.verdict import NOT_MEASURED
 from stability.config import folders, instantiate
 from stability.figures.drawing.select import CannotFill
 from stability.figures.drawing.style import styled
 from stability.results import atomic
 from stability.results.atomic import Unreadable
 from stability.results.index import sweeps
-from stability.results.run_file import one_line
 
 WIDE = 200
-"""Columns of the table where it goes to no terminal."""
+"""Width of the table in characters where it is not printed to a terminal."""
 
 
 @shell.quiet_exit
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, and write that of all claims; 0, or 2 with a line of reason."""
+    """Print the table, and write that of all claims. Returns 0, or 2 after a line that says why."""
     args = _parser().parse_args(argv)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDE
     try:
-        for folder in args.config_dir:
-            if not folder.is_dir():
-                raise BadClaim(f"--config-dir {folder}: is no folder")
-            instantiate.trust(folder)
-        known = folders.experiments(args.config_dir)
-        wanted = _wanted(syntax.read(known), args.claims, args.law)
-        if args.report:
-            _place_in(args.report)
-        if args.sweeps:
-            print("\n".join(_sweeps(wanted)))
-            return 0
-        found = _found(args.path)
-        # A claim at another size is asked for by its runs.
-        wanted = [c for c in wanted if args.claims or not c.like or c.runs in found]
-        results = _evaluate(wanted, found, not args.no_theory, console)
-        console.print(report.console(results))
-        # The files beside the runs are of all claims: a choice of them does not replace them.
-        chosen = args.claims is not None or args.law is not None
-        if args.out or not chosen:
-            for path in report.write(results, args.out or args.path):
-                console.print(f"  {path}", markup=False)
-        if args.pages:
-            _fill_pages(results, known)
-        if args.report:
-            _report(results, args.report, known)
+        _run(args)
     except (Unreadable, BadClaim) as error:
         print(f"stability.claims: {error}", file=sys.stderr)
         return 2
@@ -78,10 +50,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _run(args: argparse.Namespace) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    for folder in args.config_dir:
+        if not folder.is_dir():
+            raise BadClaim(f"--config-dir {folder}: is no folder")
+        instantiate.trust(folder)
+    known = folders.experiments(args.config_dir)
+    wanted = _wanted(syntax.read_claims(known), args.claims, args.law)
+    if args.report:
+        _place_in(args.report)
+    if args.sweeps:
+        print("\n".join(_sweeps(wanted)))
+        return
+    found = _found(args.path)
+    # A claim at another size is evaluated only where its runs exist.
+    wanted = [c for c in wanted if args.claims or not c.like or c.runs in found]
+    results = _evaluate(wanted, found, not args.no_theory, console)
+    console.print(report.console(results))
+    # The files beside the runs are about all claims: a choice of claims does not replace them.
+    chosen = args.claims is not None or args.law is not None
+    if args.out or not chosen:
+        for path in report.write(results, args.out or args.path):
+            console.print(f"  {path}", markup=False)
+    if args.pages:
+        _fill_pages(results, known)
+    if args.report:
+        _report(results, args.report, known)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m stability.claims",
-        description="Put every claim in experiments/ to the runs found below PATH.",
+        description="Evaluate every claim in experiments/ on the runs found below PATH.",
     )
     parser.add_argument(
         "path", type=Path, metavar="PATH", nargs="?", default=Path("outputs"),
@@ -125,56 +128,50 @@ def _wanted(known: Sequence[Claim], names: str | None, law: str | None) -> list[
 
 
 def _sweeps(wanted: Sequence[Claim]) -> list[str]:
-    """Sweeps that claims of CPU size need, each with the figures that show them."""
+    """Sweeps that claims of CPU size need, each with the figures that show its claims."""
     figures: dict[str, list[str]] = {}
     for c in (c for c in wanted if not c.like):
-        for name in dict.fromkeys(part.runs or c.runs for part in c.parts):
+        for name in c.sweeps:
             figures.setdefault(name, []).extend([c.figure] if c.figure else [])
     return [f"{name} {','.join(sorted(set(f)))}".strip() for name, f in figures.items()]
 
 
-def _found(path: Path) -> dict[str, Sweep]:
+def _found(path: Path) -> dict[str, SweepData]:
     """The sweeps by name. Raises Unreadable where two have one name."""
-    found: dict[str, Sweep] = {}
+    found: dict[str, SweepData] = {}
     for folder in sweeps(path):
         if folder.name in found:
             raise Unreadable(f"{folder} and {found[folder.name].path}: two sweeps of one name")
-        found[folder.name] = Sweep(folder)
+        found[folder.name] = SweepData(folder)
     return found
 
 
 def _evaluate(
-    wanted: Sequence[Claim], found: dict[str, Sweep], theory: bool, console: Console
+    wanted: Sequence[Claim], found: dict[str, SweepData], theory: bool, console: Console
 ) -> list[Result]:
     for name, sweep in found.items():
         for run, why in sweep.damaged.items():
             console.print(f"  warning: {name}: left out {run}: {why}", style="yellow", markup=False)
-    results = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for claim in progress.track(wanted, description="claims"):
-            try:
-                results.append(evaluate(claim, found, theory))
-            except (AttributeError, KeyError, TypeError, ValueError, BadCriterion) as error:
-                what = f"cannot be evaluated as written ({one_line(error)})"
-                raise BadClaim(f"{claim.name}: {what}") from error
-    return results
+        tracked = progress.track(wanted, description="claims")
+        return [evaluate(claim, found, theory) for claim in tracked]
 
 
 def _fill_pages(results: Sequence[Result], known: dict[str, Path]) -> None:
     for result in results:
-        if result.findings and all(f.absent for f in result.findings):
-            continue  # a page keeps what it says where nothing has been run
+        if result.waits:
+            continue  # where nothing has been run, a page keeps its result
         page = known[result.claim.name].with_suffix(".md")
         if page.exists():
             text = page.read_text(encoding="utf-8")
-            atomic.write_text(page, report.fill(text, report.section(result)))
+            atomic.write_text(page, pages.fill(text, pages.section(result)))
 
 
 def _place_in(page: Path) -> str:
     """A page's text. Raises BadClaim where it has no place for verdicts."""
     text = page.read_text(encoding="utf-8")
-    if report.held(text) is None:
-        raise BadClaim(f"--report {page}: has no line {report.START} with {report.END} below it")
+    if pages.held(text) is None:
+        raise BadClaim(f"--report {page}: has no line {pages.START} with {pages.END} below it")
     return text
 
 
@@ -182,7 +179,7 @@ def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> No
     """Fill a page, its figures in a folder of its name beside it."""
     _refuse_losses(results, page)
     own = {r.claim.name: known[r.claim.name].with_suffix(".md") for r in results}
-    pages = {n: os.path.relpath(file, page.parent) for n, file in own.items() if file.exists()}
+    links = {n: os.path.relpath(file, page.parent) for n, file in own.items() if file.exists()}
     drawn = {}
     for result in results:
         with suppress(CannotFill):
@@ -192,14 +189,14 @@ def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> No
             with atomic.writing(file) as out, styled():
                 figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
             drawn[result.claim.id] = f"{file.parent.name}/{file.name}"
-    text = report.fill(_place_in(page), report.report(results, drawn, pages))
+    text = pages.fill(_place_in(page), pages.report(results, drawn, links))
     atomic.write_text(page, text)
 
 
 def _refuse_losses(results: Sequence[Result], page: Path) -> None:
-    """Refuse to replace a page that holds verdicts of which these results know nothing."""
-    found = re.compile(r"^### (\S+)\n.*?^\*\*(.+?)\*\*", re.MULTILINE | re.DOTALL)
-    held = found.findall(report.held(_place_in(page)) or "")
-    have = {r.claim.id for r in results if r.verdict != NOT_MEASURED}
-    if lost := [name for name, verdict in held if verdict != NOT_MEASURED and name not in have]:
+    """Refuse to replace a verdict of the page by none: its claim was not measured this time."""
+    held = pages.verdicts(_place_in(page))
+    measured = {r.claim.id for r in results if r.verdict != NOT_MEASURED}
+    had = [claim for claim, verdict in held.items() if verdict != NOT_MEASURED]
+    if lost := [claim for claim in had if claim not in measured]:
         raise BadClaim(f"--report {page}: holds verdicts that would be lost: {', '.join(lost)}")

@@ -1,14 +1,11 @@
-"""Findings of a claim against what its criterion admits: values, intervals, theory.
+"""A forest plot of a claim's findings: values, intervals and theory beside the criterion.
 
-Drawn from the findings of `stability.claims.evaluate`, for the page of verdicts. A panel holds the
-findings of one measure and one criterion, one line each.
+For the page of verdicts. A panel holds the findings of one measure and one criterion, a line each.
 """
 
-import inspect
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,13 +15,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from stability.claims.criterion import Criterion
 from stability.claims.evaluate import Finding
 from stability.claims.measures import measures
-from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED
+from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED, Verdict
 from stability.figures.drawing import style
 from stability.figures.drawing.select import CannotFill
 
-LOOKS = {
+LOOKS: dict[Verdict, tuple[str, str]] = {
     HOLDS: ("o", style.COLOURS[0]),
     FAILS: ("X", style.COLOURS[1]),
     INCONCLUSIVE: ("D", style.COLOURS[4]),
@@ -36,7 +34,7 @@ LINE, HEAD = 0.17, 0.5
 
 @style.drawn
 def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
-    """A panel per measure and criterion; what has no number or was not measured is left out.
+    """A panel per measure and criterion. Findings without a number, or not measured, are left out.
 
     Args:
         findings: of one claim.
@@ -48,7 +46,7 @@ def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
     shown = [f for f in findings if _finite(f.value) and f.verdict != NOT_MEASURED]
     if not shown:
         raise CannotFill("no finding has a number")
-    panels: dict[tuple[str, str], list[Finding]] = {}
+    panels: dict[tuple[str, Criterion | None], list[Finding]] = {}
     for finding in shown:
         panels.setdefault((finding.measure, finding.criterion), []).append(finding)
     groups = [(group, _labels(group)) for group in panels.values()]
@@ -66,15 +64,15 @@ def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
     return figure
 
 
-def _finite(*values: Any) -> list[float]:
-    """Those that are finite numbers."""
+def _finite(*values: float | str | None) -> list[float]:
+    """The values that are finite numbers."""
     return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
 
 
 def _labels(group: Sequence[Finding]) -> list[str]:
     """Names of a panel's lines: the settings, with the part where there are several parts."""
     one = len({f.part for f in group}) == 1
-    return [textwrap.fill(f.setting if one and f.setting else f.where, 46) for f in group]
+    return [textwrap.fill(f.setting if one and f.setting else f.label, 46) for f in group]
 
 
 def _lines(label: str) -> int:
@@ -82,7 +80,7 @@ def _lines(label: str) -> int:
 
 
 def _panel(ax: Axes, group: Sequence[Finding], labels: Sequence[str]) -> None:
-    admits = group[0].admits or ()
+    admits = _admitted(group[0])
     values = [v for f in group for v in _finite(f.value, f.low, f.high, f.theory)]
     values += _finite(*admits)
     least, most = min(values), max(values)
@@ -110,9 +108,15 @@ def _panel(ax: Axes, group: Sequence[Finding], labels: Sequence[str]) -> None:
     ax.set_xlabel(_meaning(group[0]), fontsize=style.SMALL)
 
 
+def _admitted(finding: Finding) -> tuple[float, ...]:
+    """Both ends of the range that the criterion admits; empty where there is none."""
+    admits = finding.criterion.admits if finding.criterion else None
+    return (admits.low, admits.high) if admits else ()
+
+
 def _meaning(finding: Finding) -> str:
     """What the number is, in its measure's own words, and what is asked of it."""
-    what = (inspect.getdoc(measures()[finding.measure]) or "").partition("\n")[0].rstrip(".")
+    what = measures()[finding.measure].meaning.rstrip(".")
     asked = f"criterion: {finding.criterion}" if finding.criterion else "no criterion: reported"
     return f"{textwrap.fill(what.replace('`', ''), 66)}\n{asked}"
 
@@ -137,6 +141,6 @@ def _key(findings: Sequence[Finding]) -> list[Line2D | Patch]:
         mark = Line2D([], [], marker="|", color=style.INK, linestyle="none", label="theory")
         mark.set_markersize(9)
         found.append(mark)
-    if any(f.admits for f in findings):
+    if any(_admitted(f) for f in findings):
         found.append(Patch(color=style.PALE, label="criterion"))
     return found

@@ -1,17 +1,20 @@
-"""What a sweep on disk has to say: which runs count, their tables, a measure's number per seed."""
+"""Loads a sweep's runs and evaluates measures on them, seed by seed."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from stability.claims import measures
+from stability.claims.claim import Choose, Clear
+from stability.claims.fields import Scalar, Where
+from stability.claims.measures import Measure, Settings, Unmeasured
 from stability.config.knobs import GROUPS
 from stability.results.frames import load, sweep_rows
+from stability.results.schema import FINISHED
 from stability.results.sweep_rows import SweepRows
 from stability.theory.covariance import NoTheory
 from stability.theory.overlay import overlay
@@ -21,11 +24,19 @@ FIGURES = "figures"
 
 SIZES = ["var", "rms", "token_rms_median", "first_share"]
 
-Where = Mapping[str, Any]
-"""Config key -> value, or list of values."""
+
+class NoRuns(Exception):
+    """Runs that a claim needs are missing, or have not learned: the claim waits for them."""
 
 
-class Sweep:
+class PerSeed(NamedTuple):
+    """What a measure gave for each seed, and why it gave nothing for others, counted."""
+
+    values: dict[int, float | str]
+    reasons: list[str]
+
+
+class SweepData:
     """A sweep's runs and tables, each read once and when asked for."""
 
     def __init__(self, path: Path) -> None:
@@ -45,6 +56,18 @@ class Sweep:
         """Folder of each run that cannot be read -> the reason."""
         return self._runs.damaged
 
+    def finished(self, where: Where) -> pd.DataFrame:
+        """Finished runs whose config has these values.
+
+        Raises:
+            NoRuns: there is none.
+        """
+        runs = select(self.runs, where)
+        runs = runs[runs["status"].isin(FINISHED)]
+        if runs.empty:
+            raise NoRuns(f"no finished run of {self.path.name}{_with(where)}")
+        return runs
+
     def rows(self, table: str, runs: pd.DataFrame, at: str) -> pd.DataFrame:
         """Rows of some runs; of layers and probes at the ``init``, the ``end`` or ``all`` steps."""
         if table == "runs":
@@ -59,44 +82,40 @@ class Sweep:
         return frame[frame["step"] == steps.transform("min" if at == "init" else "max")]
 
     def per_seed(
-        self, measure: str, given: Mapping[str, Any], runs: pd.DataFrame, at: str
-    ) -> tuple[dict[int, float | str], list[str]]:
-        """Seed -> number, and why which seeds have none, counted."""
-        function = measures.measures()[measure]
-        tables = {name: self.rows(name, runs, at) for name in measures.tables(function)}
+        self, measure: Measure, settings: Settings, runs: pd.DataFrame, at: str
+    ) -> PerSeed:
+        """The measure of each seed's rows."""
+        tables = {name: self.rows(name, runs, at) for name in measure.tables}
         values: dict[int, float | str] = {}
         reasons: Counter[str] = Counter()
         for seed, mine in runs.groupby("seed"):
             frames = {n: f[f["run"].astype(str).isin(mine["run"])] for n, f in tables.items()}
             try:
-                value = function(**frames, **given)
-                if not isinstance(value, str) and not np.isfinite(value):
-                    raise measures.Unmeasured(f"{measure} is {value}")
-                values[int(seed)] = value
-            except measures.Unmeasured as why:
+                values[int(seed)] = _value(measure, frames, settings)
+            except Unmeasured as why:
                 reasons[str(why)] += 1
         total = runs["seed"].nunique()
-        return values, [f"{n} of {total} seeds left out: {why}" for why, n in reasons.items()]
+        left_out = [f"{n} of {total} seeds left out: {why}" for why, n in reasons.items()]
+        return PerSeed(values, left_out)
 
-    def theory(self, measure: str, given: Mapping[str, Any], runs: pd.DataFrame) -> float | None:
+    def theory(self, measure: Measure, settings: Settings, runs: pd.DataFrame) -> float | None:
         """The measure of the infinite-width recursion, for the tokens of the first seed.
 
-        None where the measure reads more than ``layers``, or the recursion does not cover a run.
+        None where the measure gives a text or reads more than ``layers``, or the recursion does not
+        cover a run.
         """
-        function = measures.measures()[measure]
-        asked = measures.tables(function)
-        if not {"layers"} <= set(asked) <= {"layers", "runs"}:
+        if measure.gives_text or not {"layers"} <= set(measure.tables) <= {"layers", "runs"}:
             return None
         mine = runs[runs["seed"] == runs["seed"].min()]
-        if mine.empty:  # of somebody else's model: no seed
+        if mine.empty:  # runs of an external model have no seed
             return None
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # nets that overflow say so below
-                frames = {"layers": self._predicted(mine), "runs": mine}
-            value = function(**{name: frames[name] for name in asked}, **given)
-        except (measures.Unmeasured, NoTheory):
+            with np.errstate(over="ignore", invalid="ignore"):  # nets that overflow: NoTheory
+                layers = self._predicted(mine)
+            value = _value(measure, {"layers": layers, "runs": mine}, settings)
+        except (Unmeasured, NoTheory):
             return None
-        return None if isinstance(value, str) or not np.isfinite(value) else value
+        return float(value)
 
     def _predicted(self, runs: pd.DataFrame) -> pd.DataFrame:
         """The recursion's rows in the columns of ``layers``."""
@@ -106,63 +125,87 @@ class Sweep:
             for folder, run in zip(runs["folder"], runs["run"], strict=True)
         ]
         rows = pd.concat(made, ignore_index=True)
-        # What has come through saturated softmax is no theory, and no number.
+        # Behind a saturated softmax the recursion does not hold: no number there.
         rows.loc[rows["saturated"].astype(bool), SIZES] = np.nan
         return rows
 
-    def unlearned(self, where: Where) -> str:
-        """Why a reference arm does not count, if it does not."""
+    def require_learned(self, where: Where) -> None:
+        """Raise NoRuns unless all runs of a reference arm have learned, and there are some."""
         runs = select(self.runs, where)
-        learned = sum(value is not None and value == True for value in runs["learned"])  # noqa: E712
-        if learned == len(runs) and learned:
-            return ""
-        return f"the reference arm has not learned: {learned} of {len(runs)} runs have"
+        learned = int(runs["learned"].eq(True).sum())
+        if learned < len(runs) or not learned:
+            found = f"{learned} of {len(runs)} runs have"
+            raise NoRuns(f"the reference arm has not learned: {found}")
 
-    def best(self, axis: str, where: Where) -> Any:
-        """Value of an axis at which these runs' mean validation loss is lowest."""
-        runs = select(self.runs, where)
+    def best(self, choose: Choose) -> Scalar:
+        """The value of the axis at which the mean validation loss is lowest.
+
+        Raises:
+            NoRuns: there is no run to choose by.
+        """
+        runs = select(self.runs, choose.where)
+        if runs.empty:
+            raise NoRuns(f"no run of {self.path.name}{_with(choose.where)} to choose by")
         loss = runs["final_val_loss"].astype(float).fillna(np.inf)
-        return loss.groupby(runs[axis]).mean().idxmin()
+        best: Scalar = loss.groupby(runs[choose.axis]).mean().idxmin()
+        return best
 
-    def unclear(self, measure: str, errors: float, runs: pd.DataFrame, at: str) -> str:
-        """Why a measure does not stand out of its noise at every depth, if it does not."""
+    def unclear(self, clear: Clear, runs: pd.DataFrame, at: str) -> str:
+        """Why a measure is lost in its noise at some depth; empty where it is not."""
         for depth, some in runs.groupby("depth"):
-            found, _ = self.per_seed(measure, {}, some, at)
-            values = np.array([v for v in found.values() if not isinstance(v, str)])
+            found = self.per_seed(clear.measure, {}, some, at).values
+            values = np.array([float(v) for v in found.values()])
             error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.inf
-            if not values.sum() > errors * error * len(values):
-                return f"{measure} is within {errors} standard errors of 0 at depth {depth}"
+            if not values.sum() > clear.errors * error * len(values):
+                within = f"within {clear.errors} standard errors of 0"
+                return f"{clear.measure.name} is {within} at depth {depth}"
         return ""
+
+
+def _value(measure: Measure, frames: Mapping[str, pd.DataFrame], settings: Settings) -> float | str:
+    """The measure of one seed's rows. Raises Unmeasured where it is not finite."""
+    value = measure(**{name: frames[name] for name in measure.tables}, **settings)
+    if not isinstance(value, str) and not np.isfinite(value):
+        raise Unmeasured(f"{measure.name} is {value}")
+    return value
 
 
 def select(runs: pd.DataFrame, where: Where) -> pd.DataFrame:
     """The runs whose config has these values."""
-    for key, value in where.items():
-        wanted = value if isinstance(value, list) else [value]
+    for key, wanted in where.items():
         if key not in runs:
             return runs.iloc[:0]
-        kept = [any(_same(own, w) for w in wanted) for own in runs[key]]
+        kept = [any(_same(own, value) for value in wanted) for own in runs[key]]
         runs = runs[np.array(kept, dtype=bool)]
     return runs
 
 
-def _same(own: Any, wanted: Any) -> bool:
+def _same(own: Scalar, wanted: Scalar) -> bool:
+    """Whether two values are equal as numbers, or else as texts; None is a missing value."""
+    if wanted is None:
+        return bool(pd.isna(own))
     try:
-        return bool(float(own) == float(wanted))
+        return float(own) == float(wanted)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return str(own) == str(wanted)
 
 
-def settings(runs: pd.DataFrame, over: Sequence[str]) -> Iterator[tuple[list[str], pd.DataFrame]]:
+def _with(where: Where) -> str:
+    """The values in the words of a command line, `` with norm=pre``; empty for all runs."""
+    words = [f"{key}={','.join(map(str, values))}" for key, values in where.items()]
+    return f" with {' '.join(words)}" if words else ""
+
+
+def by_setting(runs: pd.DataFrame, over: Sequence[str]) -> Iterator[tuple[list[str], pd.DataFrame]]:
     """Runs that share the values of some keys, with those values as tables name them."""
     if not over:
         yield [], runs
         return
     for values, some in runs.groupby(list(over), sort=True, observed=True):
         pairs = zip(over, values, strict=True)
-        yield [str(v) if k in GROUPS else f"{short(k)}={v}" for k, v in pairs], some
+        yield [str(v) if k in GROUPS else f"{last_name(k)}={v}" for k, v in pairs], some
 
 
-def short(key: str) -> str:
+def last_name(key: str) -> str:
     """The last part of a config key."""
     return key.rpartition(".")[2]

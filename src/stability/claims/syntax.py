@@ -1,196 +1,191 @@
-"""What experiments claim, read from their files: parts, measures, criteria. Data, checked early.
+"""Reads what experiments claim from their yaml; all that can be written wrongly is refused here.
 
 A claim, under ``claim:`` in an experiment's yaml, has ``statement`` and ``source``, and either
 ``by_construction`` (the test that proves it), ``not_measured`` (why), ``like`` (another experiment
-whose claim its own runs are put to) or ``parts``. Its verdict is over the settings of all parts;
-with ``together: true`` the parts are one statement, of which all must hold in a setting.
+whose claim its own runs are evaluated for) or ``parts``. Its verdict is over the settings of all
+parts; with ``together: true`` the parts are one statement, of which all must hold in a setting.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from stability.claims.measures import measures, settings
-from stability.claims.verdict import BadCriterion, bounds
-from stability.config.knobs import GROUPS, KNOBS
-
-
-class BadClaim(Exception):
-    """A claim that cannot be put to the test as it is written; one line for its author."""
-
-
-@dataclass(frozen=True)
-class Test:
-    """A number per seed, and what it must be."""
-
-    measure: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    criterion: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Part:
-    """One thing to measure. Fields stand in the yaml under the same names."""
-
-    name: str = ""
-    runs: str = ""
-    """Experiment whose runs are used, where it is not the claim's own."""
-    where: Mapping[str, Any] = field(default_factory=dict)
-    """Config key -> value or list of values of the runs that count."""
-    over: Sequence[str] = ()
-    """Config keys whose values are settings: each has a verdict of its own."""
-    each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Setting of the measure -> its values, settings likewise."""
-    tests: Sequence[Test] = ()
-    """Alternatives: one must hold. In the yaml ``measure``, ``with``, ``criterion`` and ``or``."""
-    level: float = 0.95
-    mean: str = "arithmetic"
-    at: str = "init"
-    """Recorded steps that count: ``init``, ``end`` or ``all``."""
-    reference: Mapping[str, Any] | None = None
-    """The runs, as under ``where``, that must have learned for the part to be measured."""
-    clear: Mapping[str, Any] = field(default_factory=dict)
-    """``{measure: M, errors: n}``: at every depth the mean of M exceeds n standard errors."""
-    choose: Mapping[str, Any] = field(default_factory=dict)
-    """``{axis: A, where: {...}}``: keep the value of A with the lowest mean loss in those runs."""
-    theory: bool = True
-    """Whether the measure is also put to the infinite-width recursion."""
-
+from stability.claims import criterion, fields
+from stability.claims.claim import Choose, Claim, Clear, Measurement, Part
+from stability.claims.criterion import Criterion
+from stability.claims.fields import BadClaim, Node, Reader
+from stability.claims.measures import Measure, measures
 
 LAWS = ("init", "training")
 
 
-@dataclass(frozen=True)
-class Claim:
-    """An experiment's claim. Fields stand in the yaml under the same names."""
-
-    name: str
-    """The experiment's."""
-    statement: str
-    source: str
-    law: str = "init"
-    """``init`` or ``training``."""
-    runs: str = ""
-    figure: str = ""
-    together: bool = False
-    like: str = ""
-    by_construction: str = ""
-    not_measured: str = ""
-    parts: Sequence[Part] = ()
-
-    @property
-    def id(self) -> str:
-        """As tables call it: with hyphens."""
-        return self.name.replace("_", "-")
-
-
-def read(files: Mapping[str, Path]) -> list[Claim]:
+def read_claims(files: Mapping[str, Path]) -> list[Claim]:
     """The claims of experiments, alphabetically.
 
     Raises:
-        BadClaim: one is written wrongly; names the file.
+        BadClaim: one is written wrongly; names the experiment.
     """
-    nodes = {}
-    for name, path in sorted(files.items()):
-        try:
-            node = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("claim")
-        except (yaml.YAMLError, AttributeError) as error:
-            raise BadClaim(f"{name}: {path} is no mapping in yaml") from error
-        if not node:
-            continue
-        if not isinstance(node, Mapping):
-            raise BadClaim(f"{name}: claim={node}: must be a mapping")
-        nodes[name] = node
-    return [_checked(name, node, nodes) for name, node in nodes.items()]
+    found = {name: _node(name, path) for name, path in sorted(files.items())}
+    nodes = {name: node for name, node in found.items() if node is not None}
+    return [claim(name, node, nodes) for name, node in nodes.items()]
 
 
-def _checked(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Claim:
+def _node(name: str, path: Path) -> Node | None:
+    """What lies under ``claim:`` in an experiment's file, if anything does."""
     try:
-        return claim(name, node, nodes)
-    except (BadCriterion, TypeError, AttributeError) as error:
+        whole = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise BadClaim(f"{name}: {path} is no mapping in yaml") from error
+    if not isinstance(whole or {}, Mapping):
+        raise BadClaim(f"{name}: {path} is no mapping in yaml")
+    node = (whole or {}).get("claim")
+    if node and not isinstance(node, Mapping):
+        raise BadClaim(f"{name}: claim={node}: must be a mapping")
+    return node or None
+
+
+def claim(name: str, node: Node, others: Mapping[str, Node]) -> Claim:
+    """One claim from its node.
+
+    Args:
+        name: the experiment's.
+        node: what lies under ``claim:``.
+        others: the nodes of all experiments, by name.
+
+    Raises:
+        BadClaim: it is written wrongly; names the experiment.
+    """
+    try:
+        return _claim(name, _like(name, node, others))
+    except BadClaim as error:
         raise BadClaim(f"{name}: {error}") from error
-    except KeyError as error:
-        raise BadClaim(f"{name}: lacks {error}") from error
 
 
-def claim(name: str, node: Mapping[str, Any], others: Mapping[str, Any]) -> Claim:
-    """One claim from its node. Raises BadClaim."""
-    if "like" in node:
-        if not isinstance(node["like"], str) or "parts" not in others.get(node["like"], {}):
-            raise BadClaim(f"{name}: like={node['like']}: must name a claim that has parts")
-        node = {**_own(others[node["like"]]), "runs": name, **node}
-    _refuse(node, {f.name for f in fields(Claim)} - {"name"}, name)
-    node = {"runs": name, "parts": (), **node}
-    found = Claim(name=name, **{**node, "parts": [part(p, name) for p in node["parts"]]})
+def _like(name: str, node: Node, others: Mapping[str, Node]) -> Node:
+    """The node, completed by the claim that it names under ``like``.
+
+    Parts on the runs of a third experiment are left out: they are that claim's own.
+    """
+    if "like" not in node:
+        return node
+    like = node["like"]
+    other = others.get(like, {}) if isinstance(like, str) else {}
+    if "parts" not in other:
+        raise BadClaim(f"like={like}: must name a claim that has parts")
+    parts = [p for p in fields.a_list("parts", other["parts"]) if "runs" not in _part_node(p)]
+    return {**other, "parts": parts, "runs": name, **node}
+
+
+def _claim(name: str, node: Node) -> Claim:
+    given = fields.read_fields({"runs": name, **node}, CLAIM, ("statement", "source"))
+    found = Claim(name, **given)
     if sum(map(bool, (found.by_construction, found.not_measured, found.parts))) != 1:
-        raise BadClaim(f"{name}: needs one of parts, by_construction, not_measured")
-    for key in ("statement", "source", *({"by_construction", "not_measured"} & set(node))):
-        if not isinstance(node[key], str) or not node[key].strip():
-            raise BadClaim(f"{name}: {key}={node[key]}: must be a text")
-    if not isinstance(found.together, bool):
-        raise BadClaim(f"{name}: together={found.together}: must be true or false")
-    if found.law not in LAWS:
-        raise BadClaim(f"{name}: law={found.law}: must be one of {', '.join(LAWS)}")
-    titles = [p.name or p.tests[0].measure for p in found.parts]
-    if twice := [t for t in titles if titles.count(t) > 1]:
-        raise BadClaim(f"{name}: two parts are called {twice[0]}: give each a name of its own")
+        raise BadClaim("needs one of parts, by_construction, not_measured")
+    titles = [part.title for part in found.parts]
+    if twice := [title for title in titles if titles.count(title) > 1]:
+        raise BadClaim(f"two parts are called {twice[0]}: give each a name of its own")
     return found
 
 
-def _own(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A claim as another experiment's runs are put to it: without parts on runs of a third one."""
-    return {**node, "parts": [part for part in node["parts"] if "runs" not in part]}
+def _parts(key: str, value: object) -> list[Part]:
+    return [_part(_part_node(node)) for node in fields.a_list(key, value)]
 
 
-def part(node: Mapping[str, Any], claim: str) -> Part:
-    """One part of a claim from its node. Raises BadClaim."""
-    own = {f.name for f in fields(Part)} - {"tests"}
-    tests = ("measure", "with", "criterion", "or")
-    _refuse(node, own | set(tests), claim)
-    rest = {k: v for k, v in node.items() if k in own}
-    found = [_test(node, claim)] + ([_test(node["or"], claim)] if "or" in node else [])
-    made = Part(tests=found, **rest)
-    if not isinstance(made.level, int | float) or not 0 < made.level < 1:
-        raise BadClaim(f"{claim}: level={made.level}: must be between 0 and 1")
-    for name, legal in (("mean", ("arithmetic", "geometric")), ("at", ("init", "end", "all"))):
-        if getattr(made, name) not in legal:
-            raise BadClaim(f"{claim}: {name}={getattr(made, name)}: must be one of {legal}")
-    if not isinstance(made.over, list | tuple):
-        raise BadClaim(f"{claim}: over={made.over}: must be a list")
-    for name, values in made.each.items():
-        if name not in settings(measures()[found[0].measure]):
-            raise BadClaim(f"{claim}: {found[0].measure} has no setting {name}")
-        if not isinstance(values, list):
-            raise BadClaim(f"{claim}: each.{name}={values}: must be a list")
-    for name in _keys(made):
-        if not (name in GROUPS or name in KNOBS or ".build." in name):
-            raise BadClaim(f"{claim}: {name}: is no key of a config")
-    return made
+def _part_node(node: object) -> Node:
+    return fields.mapping("part", node)
 
 
-def _keys(made: Part) -> list[str]:
-    """Config keys that a part names."""
-    chosen = [made.choose["axis"], *made.choose["where"]] if made.choose else []
-    return [*made.where, *made.over, *(made.reference or {}), *chosen]
+def _part(node: Node) -> Part:
+    given = fields.read_fields(node, PART, ("measure",))
+    alternatives = [given.pop("or")] if "or" in given else []
+    first = _measurement(given, given.get("each", {}))
+    return Part([first, *alternatives], **{k: v for k, v in given.items() if k not in MEASUREMENT})
 
 
-def _test(node: Mapping[str, Any], claim: str) -> Test:
-    node = {"with": {}, "criterion": None, **node}
-    given, criterion = node["with"], node["criterion"]
-    if node["measure"] not in measures():
-        raise BadClaim(f"{claim}: no measure {node['measure']}; known: {', '.join(measures())}")
-    for name in given:
-        if name not in settings(measures()[node["measure"]]):
-            raise BadClaim(f"{claim}: {node['measure']} has no setting {name}")
-    if criterion is not None and set(criterion) != {"is"}:
-        bounds(criterion)
-        bounds(criterion["fails"]) if "fails" in criterion else None
-    return Test(node["measure"], given, criterion)
+def _alternative(key: str, value: object) -> Measurement:
+    return _measurement(
+        fields.read_fields(fields.mapping(key, value), MEASUREMENT, ("measure",)), {}
+    )
 
 
-def _refuse(node: Mapping[str, Any], known: set[str], claim: str) -> None:
-    if unknown := sorted(set(node) - known):
-        raise BadClaim(f"{claim}: unknown key {unknown[0]}; known: {', '.join(sorted(known))}")
+def _measurement(given: Mapping[str, Any], each: Mapping[str, Sequence[object]]) -> Measurement:
+    """A measure with its settings and its criterion.
+
+    Args:
+        given: fields ``measure``, ``with`` and ``criterion``, read.
+        each: settings that take several values in turn.
+    """
+    measure: Measure = given["measure"]
+    wanted: Criterion | None = given.get("criterion")
+    settings = {name: _setting(measure, name, v) for name, v in given.get("with", {}).items()}
+    for name, values in each.items():
+        for value in values:
+            _setting(measure, name, value)
+    if missing := set(measure.required) - set(settings) - set(each):
+        raise BadClaim(f"{measure.name} needs the setting {min(missing)}")
+    if wanted and measure.gives_text != (wanted.admits is None):
+        needs = "is" if measure.gives_text else "between, at_least or at_most"
+        raise BadClaim(f"criterion {wanted}: {measure.name} needs {needs}")
+    return Measurement(measure, settings, wanted)
+
+
+def _setting(measure: Measure, name: str, value: object) -> object:
+    if name not in measure.settings:
+        raise BadClaim(f"{measure.name} has no setting {name}")
+    return fields.of_type(measure.settings[name].annotation)(name, value)
+
+
+def _measure(key: str, value: object) -> Measure:
+    if not isinstance(value, str) or value not in measures():
+        raise BadClaim(f"no measure {value}; known: {', '.join(measures())}")
+    return measures()[value]
+
+
+def _each(key: str, value: object) -> dict[str, Sequence[object]]:
+    node = fields.mapping(key, value)
+    return {name: fields.a_list(f"{key}.{name}", values) for name, values in node.items()}
+
+
+def _clear(key: str, value: object) -> Clear:
+    readers = {"measure": _measure, "errors": fields.number}
+    found = Clear(**fields.read_fields(fields.mapping(key, value), readers, readers))
+    if found.measure.gives_text or found.measure.required:
+        raise BadClaim(f"{key}: {found.measure.name}: must give a number without settings")
+    return found
+
+
+def _choose(key: str, value: object) -> Choose:
+    readers = {"axis": fields.config_key, "where": fields.where}
+    return Choose(**fields.read_fields(fields.mapping(key, value), readers, readers))
+
+
+MEASUREMENT: dict[str, Reader] = {
+    "measure": _measure,
+    "with": fields.mapping,
+    "criterion": criterion.read_criterion,
+}
+PART: dict[str, Reader] = {
+    **MEASUREMENT,
+    "or": _alternative,
+    "name": fields.text,
+    "runs": fields.text,
+    "where": fields.where,
+    "over": fields.config_keys,
+    "each": _each,
+    "level": fields.share,
+    "mean": fields.one_of("arithmetic", "geometric"),
+    "at": fields.one_of("init", "end", "all"),
+    "reference": fields.where,
+    "clear": _clear,
+    "choose": _choose,
+    "theory": fields.flag,
+}
+CLAIM: dict[str, Reader] = {
+    **dict.fromkeys(("statement", "source", "runs", "figure", "like"), fields.text),
+    **dict.fromkeys(("by_construction", "not_measured"), fields.text),
+    "law": fields.one_of(*LAWS),
+    "together": fields.flag,
+    "parts": _parts,
+}

@@ -1,4 +1,4 @@
-"""Statistics of few numbers: least-squares lines, AIC, Student's t. NumPy and math only."""
+"""Statistics of few numbers: least-squares lines, AIC, intervals of Student's t."""
 
 import math
 from collections.abc import Sequence
@@ -33,6 +33,9 @@ class Line(NamedTuple):
 def line(x: ArrayLike, y: ArrayLike) -> Line:
     """The least-squares line through points.
 
+    About the means, so that points on a line leave no more than rounding: AIC takes the logarithm
+    of what is left.
+
     Raises:
         ValueError: fewer than two different x, or a value that is not finite.
     """
@@ -58,10 +61,10 @@ def aic(law: str, x: ArrayLike, y: ArrayLike) -> float:
 
 
 def better_law(x: ArrayLike, y: ArrayLike) -> tuple[str, Line]:
-    """The law of growth that suits better, and its line through ln y.
+    """The law of growth that fits better, and its line through ln y.
 
-    Exponential where its AIC is lower by 2 or more, as is usual; else the power law. What a law
-    leaves below `CLOSE` is not counted, so that rounding does not choose between two that fit.
+    Exponential where its AIC is lower by 2 or more, as is usual; else the power law. Deviations
+    below `CLOSE` count as `CLOSE`, so that rounding does not choose between two laws that fit.
     """
     log_x, log_y = _logs(x, y)
     power, exponential = line(log_x, log_y), line(np.asarray(x, float), log_y)
@@ -74,33 +77,16 @@ def _logs(x: ArrayLike, y: ArrayLike) -> tuple[Any, Any]:
         return np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
 
 
-def coverage(t: float, df: int) -> float:
-    """P(abs(T) <= t) of Student's t with df degrees of freedom, Abramowitz and Stegun 26.7.3-4."""
-    angle = math.atan(t / math.sqrt(df))
-    cos2, total = math.cos(angle) ** 2, 0.0
-    term = 1.0 if df % 2 == 0 else math.cos(angle)
-    for k in range(df % 2, df - 1, 2):
-        total += term
-        term *= cos2 * (k + 1) / (k + 2)
-    if df % 2 == 0:
-        return math.sin(angle) * total
-    return 2 / math.pi * (angle + math.sin(angle) * total)
-
-
 @lru_cache
 def student(level: float, df: int) -> float:
-    """The t with P(abs(T) <= t) = level, by bisection."""
-    low, high = 0.0, 1.0
-    while coverage(high, df) < level:
-        high *= 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if coverage(middle, df) < level else (low, middle)
-    return high
+    """The t with P(abs(T) <= t) = level, for Student's T with df degrees of freedom."""
+    from scipy.special import stdtrit  # commands that need no interval start without scipy
+
+    return float(stdtrit(df, (1 + level) / 2))
 
 
 class Interval(NamedTuple):
-    """A mean over seeds and what it may be."""
+    """A mean over seeds with the ends of its confidence interval."""
 
     mean: float
     low: float
@@ -108,7 +94,10 @@ class Interval(NamedTuple):
 
 
 def t_interval(values: Sequence[float], level: float = 0.95, geometric: bool = False) -> Interval:
-    """Mean and t-interval over seeds; of the logarithms, and then back, if geometric.
+    """Mean and t-interval over seeds.
+
+    mean +- t s / sqrt(n), s the standard deviation with n - 1. If geometric, all of it is computed
+    from the logarithms, and the ends are exponentials of what comes out.
 
     Raises:
         ValueError: fewer than two values.

@@ -1,11 +1,13 @@
 """From one run's rows to arrays over depth."""
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from stability.claims.fields import Scalar
 from stability.config import instantiate
+from stability.config.knobs import ConfigError
 from stability.config.names import SITE_ORDER, SUBLAYER_ORDER, moment
 from stability.parts.inits import Weight
 from stability.results.fits import line
@@ -14,12 +16,15 @@ from stability.results.stream import block_outputs, l2
 Rows: TypeAlias = pd.DataFrame
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-TOKENS = ("all", "median")
-"""Gradients over all tokens, and those of the median token: causal attention parts the two."""
+Quantity: TypeAlias = Literal["variance", "sigma", "rms", "gradient"]
+"""Of the stream x_l: its variance, std and rms, and the norm of dLoss/dx_l."""
+Token: TypeAlias = Literal["all", "median"]
+"""Of a gradient: its norm over all tokens, or the rms of the median token."""
+Kind: TypeAlias = Literal["act", "grad"]
 
 
 class Unmeasured(Exception):
-    """A seed cannot answer; the text says why."""
+    """A seed has no number for a measure; the text says why."""
 
 
 def only(frame: Rows, what: str = "rows") -> Rows:
@@ -35,21 +40,47 @@ def only(frame: Rows, what: str = "rows") -> Rows:
     return frame
 
 
+def run_value(run: pd.Series, key: str) -> float:
+    """What a run's row says under a key.
+
+    Raises:
+        Unmeasured: nothing, as runs of an external model do of many keys.
+    """
+    if key not in run or pd.isna(run[key]):
+        raise Unmeasured(f"no {key}")
+    return float(run[key])
+
+
+def with_value(runs: Rows, axis: str, value: Scalar) -> Rows:
+    """The one run of a seed that has this value on an axis."""
+    return only(runs[runs[axis].astype(str) == str(value)], f"run with {axis} = {value}")
+
+
 def by_depth(layers: Rows, runs: Rows) -> dict[int, Rows]:
-    """Rows of each depth L of one seed."""
-    found = {int(r["depth"]): layers[layers["run"] == r["run"]] for _, r in runs.iterrows()}
+    """Depth L -> the rows of the one run of this depth, ascending.
+
+    Raises:
+        Unmeasured: two runs have one depth.
+    """
+    found = {
+        int(run_value(run, "depth")): layers[layers["run"] == run["run"]]
+        for _, run in runs.iterrows()
+    }
     if len(found) < len(runs):
         raise Unmeasured("several runs at one depth: name their axis under over")
     return dict(sorted(found.items()))
 
 
-def profile(layers: Rows, quantity: str, token: str = "all") -> Array:
+def profile(layers: Rows, quantity: Quantity, token: Token = "all") -> Array:
     """A quantity of the stream after l blocks, index l: 0 is the embedding, 1 .. L the blocks.
 
     Args:
         layers: one run, one step.
-        quantity: ``variance``, ``sigma``, ``rms`` of x_l, or ``gradient``, the norm of dLoss/dx_l.
-        token: of the gradient: over ``all`` tokens, or that of the ``median`` token.
+        quantity: of x_l.
+        token: of the gradient.
+
+    Raises:
+        Unmeasured: not recorded, or not finite somewhere.
     """
     kind = "grad" if quantity == "gradient" else "act"
     rows = block_outputs(layers[(layers["kind"] == kind)])
@@ -67,13 +98,14 @@ def profile(layers: Rows, quantity: str, token: str = "all") -> Array:
 
 
 def positive(values: Array, what: str) -> Array:
-    """The values, where all of them have a logarithm."""
+    """The values themselves. Raises Unmeasured unless all of them have a logarithm."""
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise Unmeasured(f"{what} is 0, negative or not finite somewhere")
     return values
 
 
 def slope(x: Array, y: Array) -> float:
+    """Least-squares slope. Raises Unmeasured where there is no line."""
     try:
         return line(x, y).slope
     except ValueError as error:
@@ -81,17 +113,27 @@ def slope(x: Array, y: Array) -> float:
 
 
 def gain(run: pd.Series, role: str) -> float:
-    """The gain d std^2 of a d x d weight of the first block, at the run's init."""
+    """The gain d std^2 of a d x d weight of the first block, at the run's init.
+
+    Raises:
+        Unmeasured: the run names no init that can be built.
+    """
     prefix = "init.build."
     node = {k[len(prefix) :]: v for k, v in run.items() if k.startswith(prefix) and pd.notna(v)}
-    width, depth = int(run["model.width"]), int(run["depth"])
+    if "_target_" not in node:
+        raise Unmeasured("no init.build")
+    width, depth = int(run_value(run, "model.width")), int(run_value(run, "depth"))
     branches = depth * (2 if run["model.sublayers"] == "attn_mlp" else 1)
     weight = Weight(role, width, width, 0, depth, branches)
-    return float(width * instantiate.build(node, "init").std(weight) ** 2)
+    try:
+        init = instantiate.build(node, "init")
+    except ConfigError as error:
+        raise Unmeasured(str(error)) from error
+    return float(width * init.std(weight) ** 2)
 
 
-def first_nonfinite(layers: Rows, kind: str = "act") -> pd.Series:
-    """The first row, in the order of execution, of a kind that holds a non-finite entry.
+def first_nonfinite(layers: Rows, kind: Kind = "act") -> pd.Series:
+    """The first row of a kind, in the order of execution, with a non-finite entry.
 
     Raises:
         Unmeasured: all of it is finite.

@@ -6,33 +6,50 @@ from statistics import NormalDist
 import numpy as np
 import pandas as pd
 
-from stability.claims.measures._laws import overflow_sublayer
-from stability.claims.measures._rows import Rows, Unmeasured, first_nonfinite, gain, only
+from stability.claims.measures._rows import (
+    Kind,
+    Rows,
+    Unmeasured,
+    first_nonfinite,
+    gain,
+    only,
+    run_value,
+)
 from stability.config.names import SUBLAYER_ORDER, moment
 
 
 def largest_number(runs: Rows) -> float:
     """Largest finite number of the run's dtype, as torch.finfo gave it."""
-    return float(only(runs)["finfo.max"].iloc[0])
+    return run_value(only(runs).iloc[0], "finfo.max")
 
 
 def overflow_over_law(layers: Rows, runs: Rows) -> float:
-    """First non-finite sublayer of a linear stack without norms, over `laws.overflow_sublayer`."""
+    """First non-finite sublayer of a linear stack without norms, over the law of growth's.
+
+    The law says 2 ln(max / (z sigma_0)) / ln(1 + d sigma_w^2), where z is the expected largest of
+    the tensor's entries in units of their std, and max the dtype's largest number. For N magnitudes
+    of normals z = a - (ln ln N + ln 4 pi) / 2a + 0.5772 / a with a = sqrt(2 ln N), and n entries
+    are as good as N = 2n, for their two signs.
+    """
     run = only(runs).iloc[0]
     bad = first_nonfinite(layers[layers["site"] == "resid_post"])
-    embedding = layers[(layers["layer"] == -1) & (layers["kind"] == "act")].iloc[0]
-    start, entries = math.sqrt(embedding["var"]), int(embedding["numel"])
-    law = overflow_sublayer(float(run["finfo.max"]), start, gain(run, "linear"), entries)
+    embedding = layers[(layers["layer"] == -1) & (layers["kind"] == "act")]
+    start = only(embedding, "act of the embedding").iloc[0]
+    log_n = math.log(2 * int(start["numel"]))
+    a = math.sqrt(2 * log_n)
+    z = a - (math.log(log_n) + math.log(4 * math.pi) - 2 * 0.5772) / (2 * a)
+    grown = run_value(run, "finfo.max") / (z * math.sqrt(start["var"]))
+    law = 2 * math.log(grown) / math.log(1 + gain(run, "linear"))
     return (int(bad["layer"]) + 1) / law
 
 
-def first_overflow(layers: Rows, kind: str = "act") -> str:
+def first_overflow(layers: Rows, kind: Kind = "act") -> str:
     """Sublayer and site of the first non-finite activation (or gradient, on the way down)."""
     bad = first_nonfinite(layers, kind)
     return f"{bad['sublayer']} {bad['site']}"
 
 
-def overflow_block(layers: Rows, kind: str = "act") -> float:
+def overflow_block(layers: Rows, kind: Kind = "act") -> float:
     """Blocks passed, l, at the first non-finite activation (or gradient, on the way down)."""
     return float(first_nonfinite(layers, kind)["layer"] + 1)
 
@@ -46,7 +63,7 @@ def variance_at_overflow(layers: Rows) -> float:
 
 
 def blocks_after_score_overflow(layers: Rows, runs: Rows) -> float:
-    """First non-finite block less the one where attention's scores are to pass the maximum.
+    """First non-finite block minus the block where attention's scores should exceed the maximum.
 
     A score is q k / sqrt(K) of std sqrt(g_q g_k) Var(x): it grows as the square of x. The expected
     largest of N normals is the quantile 1 - exp(-0.5772) / 2N.
@@ -54,10 +71,11 @@ def blocks_after_score_overflow(layers: Rows, runs: Rows) -> float:
     run = only(runs).iloc[0]
     reads = layers[(layers["kind"] == "act") & (layers["site"] == "branch_in")]
     reads = only(reads[reads["sublayer"] == "attn"], "act at branch_in").sort_values("layer")
-    scores = run["model.heads"] * reads["numel"] / run["model.width"] * run["model.context"] / 2
+    tokens = reads["numel"] / run_value(run, "model.width")
+    scores = run_value(run, "model.heads") * tokens * run_value(run, "model.context") / 2
     largest = [NormalDist().inv_cdf(1 - math.exp(-0.5772) / (2 * n)) for n in scores]
     size = np.array(largest) * reads["var"] * math.sqrt(gain(run, "q") * gain(run, "k"))
-    passed = reads.loc[size > float(run["finfo.max"]), "layer"]
+    passed = reads.loc[size > run_value(run, "finfo.max"), "layer"]
     if passed.empty:
         raise Unmeasured("no score is predicted to overflow")
     return float(first_nonfinite(layers)["layer"] - passed.iloc[0])

@@ -1,9 +1,13 @@
 """How gradients change on the way down."""
 
+from typing import Literal
+
 import numpy as np
 
 from stability.claims.measures._rows import (
+    Array,
     Rows,
+    Token,
     Unmeasured,
     by_depth,
     only,
@@ -15,35 +19,33 @@ from stability.config.names import SUBLAYER_ORDER
 from stability.results.stream import l2
 
 
-def decay_per_block(layers: Rows, token: str = "all") -> float:
+def decay_per_block(layers: Rows, token: Token = "all") -> float:
     """ln(|delta_1| / |delta_L|) / (L - 1): below 0 where gradients vanish towards the input."""
     values = positive(profile(layers, "gradient", token)[1:], "the gradient")
     return float(np.log(values[0] / values[-1]) / (len(values) - 1))
 
 
-def first_gradient_over_depth(layers: Rows, runs: Rows, token: str = "all") -> float:
+def first_gradient_over_depth(layers: Rows, runs: Rows, token: Token = "all") -> float:
     """Log-log slope of |delta_1| on L, over the runs of one seed at several depths."""
     found = {L: profile(rows, "gradient", token)[1] for L, rows in by_depth(layers, runs).items()}
     values = positive(np.array(list(found.values())), "the gradient")
     return slope(np.log(list(found)), np.log(values))
 
 
-def gradient_times_sigma_spread(layers: Rows, token: str = "median") -> float:
+def gradient_times_sigma_spread(layers: Rows, token: Token = "median") -> float:
     """Largest relative distance of |delta_l| sigma(x_l) from its mean over l = 1 .. L."""
     product = profile(layers, "gradient", token)[1:] * profile(layers, "sigma")[1:]
     return float(np.abs(positive(product, "the product") / product.mean() - 1).max())
 
 
-def share_of_norm_product(layers: Rows, probes: Rows, token: str = "all") -> float:
+def share_of_norm_product(layers: Rows, probes: Rows, token: Token = "all") -> float:
     """ln(|delta_1| / |delta_L|) / ln(product of 1/sigma) over the norms between x_1 and x_L.
 
-    1 where the norms' factors alone decide how the gradient changes, 0 where it does not change.
+    It is 1 where the norms' factors alone decide how the gradient changes, 0 where it does not.
     1/sigma is the mean over tokens, from the probe ``norm_sigma``.
     """
     values = positive(profile(layers, "gradient", token)[1:], "the gradient")
-    rows = only(probes[probes["probe"] == "norm_sigma"], "probe norm_sigma")
-    passed = rows[(rows["layer"] >= 1) & (rows["sublayer"] != "head")]
-    product = np.log(positive(passed["value"].to_numpy(float), "1/sigma")).sum()
+    product = np.log(_norm_factors(probes)).sum()
     if abs(product) < np.log(10):
         raise Unmeasured(f"the product of 1/sigma is {np.exp(product):.2g}: too near 1 to tell")
     return float(np.log(values[0] / values[-1]) / product)
@@ -51,9 +53,7 @@ def share_of_norm_product(layers: Rows, probes: Rows, token: str = "all") -> flo
 
 def norm_product_per_norm(probes: Rows) -> float:
     """Geometric mean of 1/sigma over the norms between x_1 and x_L."""
-    rows = only(probes[probes["probe"] == "norm_sigma"], "probe norm_sigma")
-    passed = rows[(rows["layer"] >= 1) & (rows["sublayer"] != "head")]
-    return float(np.exp(np.log(passed["value"]).mean()))
+    return float(np.exp(np.log(_norm_factors(probes)).mean()))
 
 
 def top_over_bottom(layers: Rows, weight: str = "mlp_out") -> float:
@@ -64,7 +64,9 @@ def top_over_bottom(layers: Rows, weight: str = "mlp_out") -> float:
     return float(sizes[-1] / sizes[0])
 
 
-def top_over_bottom_of_group(probes: Rows, weight: str = "mlp_out", group: str = "rest") -> float:
+def top_over_bottom_of_group(
+    probes: Rows, weight: str = "mlp_out", group: Literal["first", "quarter", "rest"] = "rest"
+) -> float:
     """As `top_over_bottom`, of the part of the gradient that comes from a group of positions.
 
     Groups of the probe ``token_grad``: ``first`` (position 0), ``quarter``, ``rest``.
@@ -95,9 +97,9 @@ def spectral_error(probes: Rows) -> float:
 def branch_jacobian_exponent(layers: Rows, probes: Rows, times_sigma: bool = True) -> float:
     """Exponent over sublayers k of |J_f J_N|, times sigma of the stream that the norm reads.
 
-    Spectral norms from the probe ``jacobian``. Blocks that read the output of a block count, not
-    the first, which reads the embedding. Sublayers of different kinds have different gains, so the
-    exponent is the mean of the kinds' own.
+    Spectral norms from the probe ``jacobian``. The first block is left out, since it reads the
+    embedding and not the output of a block. Sublayers of different kinds have different gains, so
+    each kind is fitted on its own and the exponents are averaged.
     """
     place = ["layer", "sublayer"]
     norms = _values(probes, "jacobian", "branch").set_index(place)["value"]
@@ -107,10 +109,18 @@ def branch_jacobian_exponent(layers: Rows, probes: Rows, times_sigma: bool = Tru
     kinds = [name for name in SUBLAYER_ORDER if name in set(norms.index.get_level_values(1))]
     slopes = []
     for first, kind in enumerate(kinds, start=1):
-        mine = values.xs(kind, level="sublayer").sort_index().loc[1:]
+        mine = values[values.index.get_level_values("sublayer") == kind]
+        mine = mine.droplevel("sublayer").sort_index().loc[1:]
         k = len(kinds) * mine.index.to_numpy(float) + first
         slopes.append(slope(np.log(k), np.log(positive(mine.to_numpy(float), "the Jacobian"))))
     return float(np.mean(slopes))
+
+
+def _norm_factors(probes: Rows) -> Array:
+    """1/sigma of the norms between x_1 and x_L, from the probe ``norm_sigma``."""
+    rows = only(probes[probes["probe"] == "norm_sigma"], "probe norm_sigma")
+    passed = rows[(rows["layer"] >= 1) & (rows["sublayer"] != "head")]
+    return positive(passed["value"].to_numpy(float), "1/sigma")
 
 
 def _values(probes: Rows, probe: str, item: str) -> Rows:

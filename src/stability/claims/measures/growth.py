@@ -4,23 +4,28 @@ import math
 
 import numpy as np
 
+from stability.claims.fields import ConfigKey, Scalar
 from stability.claims.measures._rows import (
+    Quantity,
     Rows,
+    Token,
     Unmeasured,
     by_depth,
     gain,
     only,
     positive,
     profile,
+    run_value,
     slope,
+    with_value,
 )
 from stability.results.fits import aic
 
 
 def growth_exponent(
     layers: Rows,
-    quantity: str = "variance",
-    token: str = "all",
+    quantity: Quantity = "variance",
+    token: Token = "all",
     start: int = 1,
     less_embedding: bool = False,
     least_growth: float = 1.0,
@@ -29,11 +34,11 @@ def growth_exponent(
 
     Args:
         layers: one run at one step.
-        quantity: see `profile`.
-        token: see `profile`.
+        quantity: q, of the stream.
+        token: of a gradient.
         start: the first block output of the fit.
-        less_embedding: fit q_l - q_0.
-        least_growth: q_L / q_0 below which the seed does not count.
+        less_embedding: whether q_l - q_0 is fitted.
+        least_growth: q_L / q_0 below which the seed has no number.
     """
     values = profile(layers, quantity, token)
     if values[-1] < least_growth * values[0]:
@@ -42,8 +47,10 @@ def growth_exponent(
     return slope(np.log(np.arange(start, len(values))), np.log(positive(fitted, quantity)))
 
 
-def exponential_over_power(layers: Rows, quantity: str = "variance", token: str = "all") -> float:
-    """AIC of a power law less that of an exponential, both fitted to ln q_l: > 0 for exponential.
+def exponential_over_power(
+    layers: Rows, quantity: Quantity = "variance", token: Token = "all"
+) -> float:
+    """AIC of a power law minus AIC of an exponential, both fitted to ln q_l: > 0 for exponential.
 
     The argument of both is the number of blocks that the quantity has passed, l on the way up and
     L - l + 1 for gradients. The quantity must move at least tenfold.
@@ -52,12 +59,12 @@ def exponential_over_power(layers: Rows, quantity: str = "variance", token: str 
     if quantity == "gradient":
         values = values[::-1]
     if (moved := values.max() / values.min()) < 10:
-        raise Unmeasured(f"{quantity} moves {moved:.2g}-fold only, tenfold is asked for")
+        raise Unmeasured(f"{quantity} moves {moved:.2g}-fold only, tenfold is needed")
     x = np.arange(1, len(values) + 1)
     return aic("power", x, values) - aic("exponential", x, values)
 
 
-def slope_per_sublayer(layers: Rows, quantity: str = "variance") -> float:
+def slope_per_sublayer(layers: Rows, quantity: Quantity = "variance") -> float:
     """Least-squares slope of q_l over sublayers, l = 1 .. L."""
     values = profile(layers, quantity)
     each = layers.loc[layers["layer"] == 0, "sublayer"].nunique()
@@ -65,7 +72,7 @@ def slope_per_sublayer(layers: Rows, quantity: str = "variance") -> float:
 
 
 def factor_over_law(
-    layers: Rows, runs: Rows, quantity: str = "variance", token: str = "all"
+    layers: Rows, runs: Rows, quantity: Quantity = "variance", token: Token = "all"
 ) -> float:
     """Geometric mean of the factor per sublayer of a linear stack without norms, over 1 + d std^2.
 
@@ -77,17 +84,20 @@ def factor_over_law(
     return float(ratio ** (1 / (len(values) - 1)) / law)
 
 
-def last_over_first(layers: Rows, quantity: str = "rms", token: str = "all") -> float:
+def last_over_first(layers: Rows, quantity: Quantity = "rms", token: Token = "all") -> float:
     """q_L / q_1."""
     values = positive(profile(layers, quantity, token)[1:], quantity)
     return float(values[-1] / values[0])
 
 
 def increment(layers: Rows, runs: Rows, over_law: bool = False) -> float:
-    """Var(x_L) - Var(x_0); over L d std^2, what a linear branch behind a norm adds, if asked."""
+    """Var(x_L) - Var(x_0), in units of the law L d std^2 if asked.
+
+    The law is what L linear branches add, each behind a norm.
+    """
     values = profile(layers, "variance")
     run = only(runs).iloc[0]
-    law = int(run["depth"]) * gain(run, "linear") if over_law else 1.0
+    law = run_value(run, "depth") * gain(run, "linear") if over_law else 1.0
     return float((values[-1] - values[0]) / law)
 
 
@@ -120,10 +130,10 @@ def layer_gain(layers: Rows) -> float:
     return float((rms["branch_out"] / rms["branch_in"]).mean())
 
 
-def last_ratio(layers: Rows, runs: Rows, axis: str, of: str, to: str) -> float:
+def last_ratio(layers: Rows, runs: Rows, axis: ConfigKey, of: Scalar, to: Scalar) -> float:
     """Var(x_L) at one value of an axis (``of``) over that at another (``to``), by seed."""
-    last = {}
-    for name in (of, to):
-        chosen = runs.loc[runs[axis].astype(str) == str(name), "run"]
-        last[name] = profile(layers[layers["run"].isin(chosen)], "variance")[-1]
-    return float(last[of] / last[to]) if last[to] > 0 else math.inf
+    above, below = (
+        profile(layers[layers["run"].isin(with_value(runs, axis, value)["run"])], "variance")[-1]
+        for value in (of, to)
+    )
+    return float(above / below) if below > 0 else math.inf

@@ -1,4 +1,4 @@
-"""Sweeps on disk whose numbers follow a law exactly, or with noise: what claims are tested on."""
+"""Sweeps on disk whose numbers follow a law, exactly or with noise, and claims about them."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from stability.claims import syntax
+from stability.claims.claim import Claim
+from stability.claims.evaluate import Result, evaluate
+from stability.claims.sweep_data import SweepData
+from stability.claims.verdict import Verdict
 from stability.config.identity import digest, identity
 from stability.config.knobs import Config
 from stability.results.parquet import Writer
@@ -19,6 +24,40 @@ Law = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 """Values at n = 0 .. L, seeded."""
 
 TOKENS = 128
+
+EXPONENT = {
+    "measure": "growth_exponent",
+    "with": {"start": 4, "less_embedding": True, "least_growth": 10},
+    "criterion": {"between": [0.9, 1.1]},
+}
+"""Parts of a claim, as a yaml states them."""
+BEATS = {"measure": "exponential_over_power", "criterion": {"at_least": 0}}
+SIGMA = {
+    "measure": "growth_exponent",
+    "with": {"quantity": "sigma"},
+    "criterion": {"between": [0.45, 0.55]},
+}
+SLOPE = {"measure": "slope_per_sublayer", "criterion": {"between": [0.38, 0.42]}}
+
+
+def node_of(*parts: dict, **node: Any) -> dict:
+    """What lies under ``claim:`` in the yaml of an experiment."""
+    return {"statement": "s", "source": "s", "parts": list(parts), **node}
+
+
+def claim_of(*parts: dict, **node: Any) -> Claim:
+    """The claim of an experiment ``q``."""
+    return syntax.claim("q", node_of(*parts, **node), {})
+
+
+def result_of(path: Path, *parts: dict, **node: Any) -> Result:
+    """The claim of ``q``, evaluated on the sweeps of a folder."""
+    sweeps = {p.name: SweepData(p) for p in path.iterdir() if p.is_dir()}
+    return evaluate(claim_of(*parts, **node), sweeps, with_theory=False)
+
+
+def verdict_of(path: Path, *parts: dict, **node: Any) -> Verdict:
+    return result_of(path, *parts, **node).verdict
 
 
 def noisy(law: Callable[[np.ndarray], np.ndarray], size: float = 0.0) -> Law:
