@@ -167,13 +167,13 @@ def test_the_weights_of_attention_are_square_and_only_the_last_reads_its_rows():
 def test_the_rows_are_roots_of_squares_for_weights_and_squares_for_positions():
     config = tiny.make_config({"depth": 1, "model.sublayers": "linear"}, norm="none")
     x = np.array([[1, 2, 3, 1, 5, 6, 7, 8]] * 2)
-    frame = token_prediction.predict(config, x, x + 1, 16)
+    frame = token_prediction.predict(config, x, x - 1, 16)
     values = frame.set_index(["layer", "sublayer", "item"])["value"]
     assert set(frame["probe"]) == {"token_grad"} and not frame["saturated"].any()
     positions = [str(t) for t in range(8)]
     weights = [f"linear.{group}" for group in ("first", "quarter", "rest")]
     assert [key[2] for key in values.index] == [*positions, *positions, *weights]
-    (batch,) = covered(x, x + 1, True, joint=True)
+    (batch,) = covered(x, x - 1, True, joint=True)
     sites = {site.key: site.x for site in Net(config, 16).run(batch, config.seed)}
     end, read = sites[0, "linear", "resid_post"].G, sites[0, "linear", "branch_in"].C
     for t in range(8):
