@@ -220,7 +220,8 @@ def table(results: Results) -> Iterator[str]:
     """Lines that say how many were killed, by group and by package."""
     for computes, name in ((True, "numbers, verdicts, identities, files"), (False, "the rest")):
         group = [result for result in results if result[0].computes == computes]
-        yield f"{name:40} {rate(group):3.0f}% of {len(group):4} killed"
+        if group:
+            yield f"{name:40} {rate(group):3.0f}% of {len(group):4} killed"
         for package in sorted({mutant.package for mutant, _ in group}):
             of_package = [result for result in group if result[0].package == package]
             yield f"  {package:38} {rate(of_package):3.0f}% of {len(of_package):4}"
