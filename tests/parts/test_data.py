@@ -80,6 +80,11 @@ def test_token_files_of_both_formats_are_read_and_memory_mapped(tmp_path, format
     assert (len(split.train), len(split.val)) == (1000, 50)
 
 
+def test_a_file_with_a_header_may_hold_a_single_token(tmp_path):
+    one = write(tmp_path / "one.bin", llmc(np.array([3])))
+    assert Tokens(one, one, 4).train.tolist() == [3]
+
+
 def test_the_same_tokens_hash_the_same_in_every_format(tmp_path):
     tokens = np.arange(200) % 50
     paths = [
