@@ -2,6 +2,7 @@
 #   make demo                nine trainings on real text, then their figures
 #   make test                the test suite
 #   make lint                ruff and mypy, as pre-commit and CI run them
+#   make mutants             300 small errors in the code, and which no test notices (two hours)
 #   make docs                rewrite the generated tables in docs/
 #   make claims              what the literature says of nets at init, measured (12 minutes)
 #   make claims-train        what it says of training, measured (45 minutes)
@@ -15,7 +16,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs claims claims-train clean
+.PHONY: help demo test lint mutants docs claims claims-train clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -32,6 +33,10 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+
+MUTANTS := --count 300 --seed 0
+mutants: $(INSTALLED)
+	$(RUN) tests/mutants.py $(MUTANTS)
 
 docs: $(INSTALLED)
 	$(RUN) docs/render.py

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stability.config import instantiate
+from stability.config import folders, instantiate
 from stability.config.knobs import Config, Option
 
 ROOT = Path(__file__).parents[2]
@@ -66,3 +66,38 @@ def test_every_experiment_names_itself_and_has_its_page(path):
 def test_every_page_has_its_experiment():
     pages = set((ROOT / "experiments").glob("*.md")) - {ROOT / "experiments" / "README.md"}
     assert pages == {page(p) for p in EXPERIMENTS}
+
+
+def test_the_folders_of_a_checkout_lie_beside_its_sources():
+    assert folders.conf_dir() == ROOT / "conf"
+    assert folders.experiments_dir() == ROOT / "experiments"
+
+
+def test_the_folders_of_a_wheel_lie_inside_the_package(tmp_path, monkeypatch):
+    (tmp_path / "_conf").mkdir()
+    monkeypatch.setattr(folders, "_PACKAGE", tmp_path)
+    assert folders.conf_dir() == tmp_path / "_conf"
+
+
+def test_options_are_those_of_the_package_and_of_the_user_by_name(tmp_path):
+    (tmp_path / "norm").mkdir()
+    for name in ("mine.yaml", "pre.yaml", "notes.txt"):
+        (tmp_path / "norm" / name).write_text("")
+    shipped = [p.stem for p in OPTIONS if p.parent.name == "norm"]
+    assert folders.options("norm") == shipped
+    assert folders.options("norm", [tmp_path]) == sorted([*shipped, "mine"])
+
+
+def test_each_group_has_a_default_that_is_one_of_its_options():
+    found = folders.defaults()
+    assert all(found[group] in folders.options(group) for group in (*BUILT, "model"))
+    assert (found["norm"], found["experiments"]) == ("pre", None)
+
+
+def test_an_experiment_of_the_user_hides_one_of_the_same_name(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    own = tmp_path / "experiments" / f"{EXPERIMENTS[0].stem}.yaml"
+    own.write_text("")
+    found = folders.experiments([tmp_path])
+    assert found == folders.experiments() | {own.stem: own}
+    assert sorted(folders.experiments().values()) == EXPERIMENTS

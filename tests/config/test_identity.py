@@ -56,6 +56,21 @@ def test_what_changes_the_numbers_or_the_rows_makes_another_run(key, value):
     assert hash_of(one) != hash_of(other)
 
 
+def test_the_identity_names_the_classes_of_the_package_without_their_modules():
+    config = Config.from_plain(composed(data="text"))
+    found = identity(config, "sha")
+    assert found["norm.build"] == {"_target_": "Pre"}
+    assert found["data.build"] == {"_target_": "Text"}
+    assert (found["data_sha256"], found["choices"]["norm"], found["depth"]) == ("sha", "pre", 6)
+    config.norm.build["_target_"] = "stabilized.placements.Pre"
+    assert identity(config, "sha")["norm.build"] == {"_target_": "stabilized.placements.Pre"}
+
+
+def test_the_arguments_of_a_class_are_part_of_the_run():
+    build = identity(Config.from_plain(composed({"init.std": 0.5}, init="normal")), "sha")
+    assert build["init.build"] == {"_target_": "Normal", "std": 0.5}
+
+
 def test_data_count_by_their_content():
     assert hash_of(composed(), "a") != hash_of(composed(), "b")
 
@@ -76,6 +91,7 @@ def test_the_digest_is_canonical():
 def test_the_digest_does_not_change_between_releases():
     """Folders on disk carry it: a change here orphans everyone's results."""
     assert digest({"depth": 6, "norm": "pre"}) == "4dff112a"
+    assert digest({"b": [2.0, 0.5, True, None], "a": {"c": 3.0}}) == "e09ea179"
 
 
 def test_flatten_gives_one_scalar_a_column():
@@ -84,7 +100,8 @@ def test_flatten_gives_one_scalar_a_column():
     assert row["norm.label"] == "Pre-LN"
     assert row["train.betas"] == "[0.9, 0.95]"
     assert row["norm.build._target_"] == "stability.parts.placements.Pre"
-    assert not any(key.startswith("claim") for key in row)
+    assert (row["depth"], row["train.lr"], row["init.label"]) == (6, 1e-3, "Xavier")
+    assert not any(key.startswith(("claim", "choices")) for key in row)
     assert all(v is None or isinstance(v, str | int | float | bool) for v in row.values())
 
 

@@ -132,3 +132,75 @@ def test_allowing_a_package_allows_what_lies_below_it_and_nothing_beside_it():
     assert instantiate.is_allowed("mine.deep.inside.Norm")
     assert not instantiate.is_allowed("mine2.Norm")
     assert not instantiate.is_allowed("mine")
+
+
+def test_a_trusted_folder_comes_first_on_the_import_path(tmp_path):
+    instantiate.trust(tmp_path)
+    assert sys.path[0] == str(tmp_path.resolve())
+
+
+def test_a_module_that_is_allowed_must_exist(tmp_path, monkeypatch):
+    instantiate.refuse_missing(["json", "stability"])
+    with pytest.raises(ConfigError, match="allow=nowhere_x9: there is no such module"):
+        instantiate.refuse_missing(["json", "nowhere_x9"])
+    (tmp_path / "broken_x9").mkdir()
+    (tmp_path / "broken_x9" / "__init__.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be found: ZeroDivisionError"):
+        instantiate.refuse_missing(["broken_x9.inner"])
+
+
+@pytest.mark.parametrize(
+    ("error", "legal"),
+    [
+        (ValueError("its words"), "fails: its words"),
+        (KeyError("its words"), "fails: KeyError: 'its words'"),
+        (SystemExit(3), "fails: SystemExit: 3"),
+    ],
+)
+def test_what_external_code_raises_is_a_refusal_of_the_key_that_brought_it_in(error, legal):
+    with pytest.raises(ConfigError) as refused, instantiate.blaming("norm.build", 7, "fails"):
+        raise error
+    assert (refused.value.key, refused.value.value, refused.value.legal) == ("norm.build", 7, legal)
+    assert refused.value.__cause__ is error
+
+
+def test_a_refusal_passes_as_it_is_and_an_interruption_too():
+    for error in (ConfigError("depth", 0, "must be more"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as raised, instantiate.blaming("norm.build", 7, "fails"):
+            raise error
+        assert raised.value is error
+
+
+def test_a_base_is_no_class_to_be_built():
+    message = refusal({"_target_": "stability.parts.placements.Placement"}, 6, 0, "attn")
+    assert "is a base" in message
+
+
+@pytest.mark.parametrize(
+    ("signature", "given", "refused"),
+    [
+        ("self", {"a": 1}, "takes nothing"),
+        ("self, width", {"a": 1}, "takes nothing"),
+        ("self, width, b, *args, c=1, **kwargs", {"a": 1}, r"takes \['b', 'c'\]"),
+        ("self, width, a: int", {"a": 1.5}, "must be of type int"),
+        ("self, width, a: int", {"a": True}, "must be of type int"),
+        ("self, width, a: bool", {"a": 1}, "must be of type bool"),
+        ("self, width, a: str", {"a": 1}, "must be of type str"),
+        ("self, width, a: int", {"a": 1}, None),
+        ("self, width, a: bool", {"a": True}, None),
+        ("self, width, a: str", {"a": "text"}, None),
+        ("self, width, a: list", {"a": 1}, None),
+    ],
+)
+def test_arguments_are_checked_against_the_signature(tmp_path, signature, given, refused):
+    module = f"signed_{tmp_path.name}"  # of its own: modules stay imported
+    (tmp_path / f"{module}.py").write_text(f"class Norm:\n    def __init__({signature}): pass\n")
+    instantiate.trust(tmp_path)
+    node = {"_target_": f"{module}.Norm", **given}
+    args = [8] if "width" in signature else []
+    if refused is None:
+        assert type(instantiate.build(node, "norm.build", *args)).__name__ == "Norm"
+    else:
+        with pytest.raises(ConfigError, match=refused):
+            instantiate.build(node, "norm.build", *args)

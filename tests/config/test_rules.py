@@ -6,7 +6,7 @@ import math
 import pytest
 
 from stability.config.knobs import Config, ConfigError
-from stability.config.rules import inert, validate
+from stability.config.rules import OF_UPDATES, inert, unknown, validate
 from tiny import composed
 
 
@@ -86,6 +86,10 @@ REFUSED = [
     ("norm.builds", {}),
     ("surprise", 1),
     ("norm.build", {}),
+    ("norm_type.build", {}),
+    ("init.build", {}),
+    ("data.build", {}),
+    ("model.choices", {}),
 ]
 
 
@@ -115,6 +119,16 @@ def test_what_is_not_legal_is_refused_and_named(key, value):
         ("n_jobs", 2),
         ("norm_type.eps", 0),
         ("record.kinds", ["act"]),
+        ("model.mlp_ratio", 1 / 64),
+        ("model.position", "rope"),
+        ("train.warmup_steps", 150),
+        ("train.accumulate", 8),
+        ("train.accumulate", 3),
+        ("compile", True),
+        ("checkpointing", True),
+        ("device", "mps"),
+        ("dtype", "fp64"),
+        ("train.lr", 2**63 - 1),
     ],
 )
 def test_the_edge_of_a_legal_range_is_legal(key, value):
@@ -126,10 +140,43 @@ def test_what_contradicts_is_refused():
         ({"model.position": "rope", "model.width": 12, "model.heads": 4}, "model.position"),
         ({"model.position": "rope", "model.sublayers": "mlp"}, "model.position"),
         ({"device": "mps", "dtype": "fp64"}, "dtype"),
+        ({"train.warmup_steps": 11, "train.steps": 10}, "train.warmup_steps"),
+        ({"train.accumulate": 5, "train.batch_size": 4}, "train.accumulate"),
+        ({"train.accumulate": 3, "compile": True}, "train.accumulate"),
+        ({"compile": True, "checkpointing": True}, "checkpointing"),
     ]:
         with pytest.raises(ConfigError) as refused:
             validate(composed(changes))
         assert refused.value.key == key
+
+
+def test_a_compiled_model_takes_parts_of_equal_size():
+    validate(composed({"train.accumulate": 2, "compile": True}))
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63)])
+def test_a_number_beyond_64_bits_is_refused_as_such(value):
+    with pytest.raises(ConfigError, match="must fit into 64 bits"):
+        validate(composed({"train.lr": value}))
+
+
+@pytest.mark.parametrize(
+    ("key", "first", "most"),
+    [
+        ("train.stepz", "train.steps", 3),
+        ("context", "model.context?", 1),
+        ("train.width", "model.width", 3),
+        ("build", "norm.build, norm_type.build, init.build?", 3),
+    ],
+)
+def test_an_unknown_key_is_refused_with_at_most_three_that_look_like_it(key, first, most):
+    message = str(unknown(key, 3))
+    assert message.startswith(f"{key}=3: unknown key; did you mean {first}")
+    assert message.count(",") < most
+
+
+def test_an_unknown_key_that_looks_like_none_is_sent_to_the_help():
+    assert str(unknown("surprise", 1)) == "surprise=1: unknown key; --help lists every key"
 
 
 def test_heads_do_not_matter_where_there_is_no_attention():
@@ -150,6 +197,39 @@ def test_heads_do_not_matter_where_there_is_no_attention():
 )
 def test_a_knob_without_effect_is_known_with_its_reason(choices, changes, key):
     assert inert(Config.from_plain(composed(changes, **choices)))[key]
+
+
+ALWAYS = {"init.std", "data.path", "data.val_path", "data.vocab"}
+"""Without effect where the init has no std and the data have neither a file nor a vocabulary."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({}, {"train.independent_weight_decay", "train.state_dtype"}),
+        ({"train.weight_decay": 0.1}, {"train.state_dtype"}),
+        ({"dtype": "bf16"}, {"train.independent_weight_decay"}),
+        ({"dtype": "fp16", "train.weight_decay": 0.1}, set()),
+        (
+            {"dtype": "fp64", "train.weight_decay": 0.1},
+            {"train.state_dtype", "tf32"},
+        ),
+        (
+            {"dtype": "fp16", "train.weight_decay": 0.1, "model.sublayers": "mlp"},
+            {"model.heads", "model.causal", "model.attention"},
+        ),
+        (
+            {"dtype": "fp16", "train.weight_decay": 0.1, "model.sublayers": "linear"},
+            {f"model.{n}" for n in ("heads", "causal", "attention", "mlp_ratio", "activation")},
+        ),
+        ({"dtype": "fp16", "train.weight_decay": 0.1, "on_nonfinite": "skip"}, {"record.ring"}),
+        ({"dtype": "fp16", "train.weight_decay": 0.1, "record.every": 1}, {"record.ring"}),
+        ({"dtype": "fp16", "train.weight_decay": 0.1, "train.steps": 1}, set()),
+        ({"dtype": "fp16", "train.weight_decay": 0.1, "train.steps": 0}, set(OF_UPDATES)),
+    ],
+)
+def test_exactly_the_knobs_without_effect_are_inert(changes, more):
+    assert set(inert(Config.from_plain(composed(changes)))) == ALWAYS | more
 
 
 def test_a_knob_with_effect_is_not_called_inert():

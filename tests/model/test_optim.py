@@ -214,6 +214,7 @@ def test_the_total_norm_is_that_of_all_entries_and_does_not_overflow(name):
     tensors = [(p.detach() * 1e4).to(FORMATS[name]) for p in params]
     flat = torch.cat([t.double().flatten() for t in tensors])
     assert total_norm(tensors).item() == pytest.approx(flat.norm().item(), rel=1e-12)
+    assert total_norm(tensors[:1]).item() == pytest.approx(tensors[0].double().norm().item())
     tensors[1][2] = math.inf
     assert not total_norm(tensors).isfinite()
 

@@ -1,5 +1,6 @@
 """A batch depends on data, seed and step alone; a source's hash and entropies are its tokens'."""
 
+import hashlib
 import math
 from collections import Counter
 from itertools import pairwise
@@ -100,3 +101,49 @@ def test_the_hash_tells_tokens_and_splits_apart():
     moved.train, moved.val = np.arange(901), np.arange(901, 1000)
     del other.__dict__["sha256"]
     assert len({one.sha256, other.sha256, moved.sha256}) == 3
+
+
+def test_batches_are_the_same_in_every_release():
+    """Runs of a sweep that was begun earlier are gone on with: they see the same windows."""
+    counted = Counted()
+    assert counted.batch(7, 4, 16, seed=3)[0][:, 0].tolist() == [662, 95, 608, 226]
+    assert counted.val_batch(1, 4, 16)[0][:, 0].tolist() == [938, 925, 961, 971]
+    assert (counted.batch(7, 4, 16, 3, 0.5)[1] == IGNORED).sum(1).tolist() == [7, 5, 4, 8]
+
+
+def test_what_a_run_keeps_about_its_data_is_what_the_source_says():
+    counted = Counted()
+    unigram, bigram = counted.entropies
+    assert counted.info() == {
+        "sha256": counted.sha256,
+        "vocab": 1001,
+        "train_tokens": 900,
+        "val_tokens": 100,
+        "unigram_entropy": unigram,
+        "bigram_entropy": bigram,
+        "entropy_rate": None,
+    }
+    assert (unigram, bigram) == pytest.approx((math.log(900), 0))
+
+
+def test_a_source_pads_with_symbol_0_where_it_names_no_other():
+    class Letters(Source):
+        vocab = 5
+
+        def __init__(self) -> None:
+            self.train = self.val = np.full(99, 3)
+
+    x, y = Letters().val_batch(0, 8, 16, 0.5)
+    assert set(x[y == IGNORED]) == {0}
+
+
+def test_the_hash_is_that_of_the_tokens_as_little_endian_uint16():
+    found = Counted()
+    parts = [tokens.astype("<u2").tobytes() + b"|" for tokens in (found.train, found.val)]
+    assert found.sha256 == hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def test_the_longest_padding_leaves_one_token_and_the_shortest_none():
+    half, most = ((Counted().batch(0, 500, 16, 0, s)[1] == IGNORED).sum(1) for s in (0.5, 0.75))
+    assert {0, 15} <= set(half) <= set(range(16))
+    assert most.min() == 8

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +80,11 @@ def test_token_files_of_both_formats_are_read_and_memory_mapped(tmp_path, format
     assert (len(split.train), len(split.val)) == (1000, 50)
 
 
+def test_a_file_with_a_header_may_hold_a_single_token(tmp_path):
+    one = write(tmp_path / "one.bin", llmc(np.array([3])))
+    assert Tokens(one, one, 4).train.tolist() == [3]
+
+
 def test_the_same_tokens_hash_the_same_in_every_format(tmp_path):
     tokens = np.arange(200) % 50
     paths = [
@@ -144,6 +150,52 @@ def test_what_the_model_cannot_take_is_refused(tmp_path):
             source(make_config({"data.vocab": vocab}, data="markov"))
 
 
+def test_the_validation_tokens_must_be_more_than_the_context(tmp_path):
+    config = {"data.path": write(tmp_path / "a.txt", b"forty" * 8)}
+    assert len(source(make_config(config | {"model.context": 3}, data="text")).val) == 4
+    with pytest.raises(ConfigError, match="must be < 4, the number of validation tokens"):
+        source(make_config(config | {"model.context": 4}, data="text"))
+    config |= {"data.val_path": write(tmp_path / "b.txt", b"long" * 99), "model.context": 40}
+    with pytest.raises(ConfigError, match="must be < 40, the number of training tokens"):
+        source(make_config(config, data="text"))
+
+
+def test_the_model_may_have_as_many_symbols_as_the_data_and_a_chain_as_few_as_three():
+    assert source(make_config({"model.vocab": 256})).vocab == 256
+    with pytest.raises(ConfigError, match="must be auto or >= 256"):
+        source(make_config({"model.vocab": 255}))
+    chain = source(make_config({"data.vocab": 3}, data="markov"))
+    assert set(np.unique(chain.train)) == {0, 1}
+    assert len(chain.train) + len(chain.val) == 500_000
+
+
+def test_a_token_must_be_below_the_vocabulary(tmp_path):
+    path = write(tmp_path / "few.bin", np.arange(100, dtype="<u2").tobytes())
+    with pytest.raises(ConfigError, match=r"holds token 99; data\.vocab=99 allows up to 98"):
+        Tokens(path, None, 99)
+
+
+def test_an_empty_file_is_refused_as_text_too(tmp_path):
+    with pytest.raises(ConfigError, match="is empty"):
+        Text(write(tmp_path / "a.txt", b""), None)
+
+
+def test_a_file_that_may_not_be_opened_is_refused_with_the_systems_words(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PermissionError(13, "Permission denied")
+
+    path = write(tmp_path / "a.txt", b"one two three")
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be read \(Permission denied\)"):
+        Text(path, None)
+
+
+def test_the_home_folder_may_be_abbreviated(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "a.txt", b"one two three")
+    assert len(Text("~/a.txt", None).train) == 12
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -151,6 +203,11 @@ def test_what_the_model_cannot_take_is_refused(tmp_path):
         ("train = val = np.zeros(999)", "1-D arrays of whole numbers"),
         ("train = val = np.zeros((9, 9), int)", "1-D arrays of whole numbers"),
         ("train = val = np.zeros(999, int); vocab, pad = 9, 9", "pads with 9, but has 9 symbols"),
+        ("train = val = np.zeros(999, int); vocab, pad = 9, -1", "pads with -1, but has 9 symbols"),
+        (
+            "train, val = np.zeros(999, int), np.zeros(999); vocab = 9",
+            "1-D arrays of whole numbers",
+        ),
     ],
 )
 def test_a_source_that_is_not_whole_is_refused(body, said, tmp_path, monkeypatch):

@@ -85,6 +85,7 @@ def test_lecun_keeps_the_variance_of_a_linear_layer():
 def test_a_negative_std_is_refused():
     with pytest.raises(ValueError, match="std must be >= 0"):
         Normal(-0.1)
+    assert Normal(0.0).std(weight("q")) == 0
 
 
 def test_an_init_without_a_rule_cannot_be_made():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stability.results.fits import CLOSE, aic, better_law, exponent, line, student, t_interval
+from stability.results.fits import CLOSE, Line, aic, better_law, exponent, line, student, t_interval
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 19, 40])
@@ -120,3 +120,51 @@ def test_exponential_growth_is_no_power_law(rate):
 def test_a_line_needs_two_finite_places(x, y):
     with pytest.raises(ValueError, match="two places"):
         line(x, y)
+
+
+def test_the_criterion_is_akaikes_and_finite_for_a_perfect_line():
+    assert Line(1.0, 0.0, rss=6.0, n=3).aic == pytest.approx(3 * np.log(2) + 4)
+    assert Line(1.0, 0.0, rss=0.0, n=3).aic == pytest.approx(3 * np.log(np.finfo(float).tiny) + 4)
+
+
+def test_a_line_counts_its_points():
+    assert line([1, 2, 2, 4], [0, 1, 1, 3]) == pytest.approx((1, -1, 0, 4), abs=1e-12)
+
+
+@pytest.mark.parametrize(("x", "y"), [([1, 2, np.nan], [1, 2, 3]), ([1, 2], [np.nan, 1])])
+def test_a_value_that_is_not_finite_makes_no_line(x, y):
+    with pytest.raises(ValueError, match="finite"):
+        line(x, y)
+
+
+def test_the_better_law_is_exponential_from_a_lead_of_2_on():
+    """With a third law in between, the residuals of both are above what counts as a fit."""
+    x = np.array([1.0, 2, 4, 8, 16])
+    leads, names = [], []
+    for share in np.linspace(0, 1, 41):
+        y = np.exp(share * 0.5 * x + (1 - share) * 2 * np.log(x))
+        power, exponential = line(np.log(x), np.log(y)), line(x, np.log(y))
+        if min(power.rss, exponential.rss) > 5 * 0.01**2:
+            leads.append(power.aic - exponential.aic)
+            names.append(better_law(x, y)[0])
+    assert min(leads) < 0 < max(leads)
+    assert any(0 < lead < 2 for lead in leads)
+    assert names == ["exponential" if lead >= 2 else "power" for lead in leads]
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 8])
+def test_coverage_is_scipys(df):
+    for t in (0.0, 0.3, 2.0, 40.0):
+        assert coverage(t, df) == pytest.approx(stats.t.cdf(t, df) - stats.t.cdf(-t, df))
+
+
+def test_a_geometric_interval_is_that_of_the_logarithms():
+    values = [1.0, 2.5, 0.3, 4.0, 2.2]
+    plain = t_interval(list(np.log(values)), level=0.9)
+    assert t_interval(values, level=0.9, geometric=True) == pytest.approx(tuple(np.exp(plain)))
+
+
+def test_an_interval_needs_two_values():
+    with pytest.raises(ValueError, match="two values"):
+        t_interval([1.0])
+    assert t_interval([1.0, 3.0]).mean == 2

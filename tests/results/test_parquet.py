@@ -172,6 +172,86 @@ def test_rows_that_do_not_fit_are_refused(
         Writer(tmp_path, "layers", METADATA).append(row)
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_only_the_rows_of_steps_that_are_kept_stay_and_more_can_follow(
+    tmp_path: Path, closed: bool
+) -> None:
+    writer = Writer(tmp_path, "layers", METADATA)
+    for step in range(4):
+        writer.append(rows(step))
+        writer.flush()
+    if closed:
+        writer.close()
+    writer = Writer(tmp_path, "layers", METADATA)
+    writer.append(rows(9))
+    writer.keep(iter([0, 2]))
+    assert writer.pending == 0
+    assert read(tmp_path, "layers")["step"].to_pylist() == [0] * 3 + [2] * 3
+    assert parquet.files(tmp_path, "layers") == [tmp_path / "layers.parquet"]
+    writer.append(rows(3))
+    writer.flush()
+    assert read(tmp_path, "layers")["step"].to_pylist() == [0] * 3 + [2] * 3 + [3] * 3
+
+
+def test_another_writer_goes_on_after_the_parts_of_one_that_was_not_closed(tmp_path: Path) -> None:
+    for step in range(3):
+        writer = Writer(tmp_path, "layers", METADATA)
+        writer.append(rows(step))
+        writer.flush()
+    assert [p.name[:11] for p in parquet.files(tmp_path, "layers")] == [
+        f"part-00000{n}" for n in range(3)
+    ]
+    assert read(tmp_path, "layers")["step"].to_pylist() == [0] * 3 + [1] * 3 + [2] * 3
+
+
+def test_to_keep_steps_of_a_table_without_rows_writes_nothing(tmp_path: Path) -> None:
+    Writer(tmp_path, "layers", METADATA).keep([0])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_discarded_table_is_gone_and_what_a_link_leads_to_is_not(
+    tmp_path: Path, linked: bool
+) -> None:
+    run = tmp_path / "run"
+    for finish in (Writer.close, Writer.flush):
+        writer = Writer(run, "layers", METADATA)
+        writer.append(rows(0))
+        finish(writer)
+    if linked:
+        (run / "layers.parts").rename(tmp_path / "theirs")
+        (run / "layers.parts").symlink_to(tmp_path / "theirs")
+    else:
+        (run / "layers.parts" / ".part-000009.parquet.1").write_bytes(b"torn")
+    parquet.discard(run, "layers")
+    assert not list(run.iterdir())
+    assert len(list((tmp_path / "theirs").glob("*"))) == linked
+    parquet.discard(run, "layers")
+
+
+def test_a_file_that_is_no_part_keeps_its_folder(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "layers", METADATA)
+    writer.append(rows(0))
+    writer.flush()
+    notes = tmp_path / "layers.parts" / "notes.txt"
+    notes.write_text("mine")
+    writer.close()
+    assert [p.name for p in notes.parent.iterdir()] == ["notes.txt"]
+    assert read(tmp_path, "layers").num_rows == 3
+
+
+def test_a_flush_without_rows_writes_no_part(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "layers", METADATA)
+    writer.flush()
+    assert not list(tmp_path.iterdir())
+    for step in range(3):
+        writer.append(rows(step))
+        writer.flush()
+        writer.flush()
+    parts = sorted((tmp_path / "layers.parts").iterdir())
+    assert [p.name for p in parts] == [f"part-00000{n}.parquet" for n in range(3)]
+
+
 def _write_forever(folder: Path) -> None:
     writer = Writer(folder, "layers", METADATA)
     for step in range(10**6):

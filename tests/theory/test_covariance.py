@@ -7,7 +7,16 @@ import laws
 from stability.parts.placements import DeepNorm, NoNorm, Norms, Peri, Plain, Post, Pre
 from stability.theory import kernels
 from stability.theory.branches import linear
-from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
+from stability.theory.covariance import (
+    Cov,
+    NoTheory,
+    Tape,
+    gaussian,
+    normed,
+    overlap,
+    scaled,
+    summed,
+)
 
 WIDTH, GAIN = 1_000_000, 0.5
 C = np.array([[2.0, 0.5], [0.5, 1.0]])
@@ -154,3 +163,132 @@ def test_the_mean_square_of_many_tokens_strays_as_in_draws(norms):
     for _ in range(sublayers):
         y = y + linear(GAIN, normed(kernels.RMSNorm(width, 0.0), y) if norms else y)
     assert y.spread == pytest.approx(np.log(squares).std(), rel=0.1)
+
+
+# The pieces by hand ------------------------------------------------------------------------------
+
+
+def covariance(C, strays=None, width=4):
+    x = Cov(Tape(width=width), np.array(C, float))
+    if strays is not None:
+        x.strays = {draw: np.array(size, float) for draw, size in strays.items()}
+    return x
+
+
+def test_a_draw_of_weights_has_a_number_of_its_own_and_shrinks_with_the_root_of_the_width():
+    tape = Tape(width=4)
+    (first, size), *_ = tape.draw(36, 16).items()
+    (second, _), *_ = tape.draw(1, 1).items()
+    assert size.tolist() == [3, 2]
+    assert first != second
+
+
+def test_what_two_operands_stray_by_adds_where_the_draw_is_the_same():
+    found = summed({1: np.array([1.0, 2.0])}, {1: np.array([3.0, 4.0]), 2: np.array([5.0, 6.0])})
+    assert {draw: size.tolist() for draw, size in found.items()} == {1: [4, 6], 2: [5, 6]}
+    assert {d: s.tolist() for d, s in scaled(2.0, found).items()} == {1: [8, 12], 2: [10, 12]}
+
+
+def test_the_product_of_gram_matrices_counts_what_both_stray_by_together():
+    x = covariance([[2, 1], [1, 2]], {1: [9, 0.5], 2: [9, 7]})
+    y = covariance([[1, 3], [3, 1]], {1: [9, 4], 3: [9, 7]})
+    assert overlap(x, y) == (2 + 3 + 3 + 2) / 4 + 0.5 * 4
+    assert overlap(x, covariance([[1, 3], [3, 1]])) == 2.5
+
+
+def test_features_drawn_of_a_covariance_stray_as_those_of_a_normal_law():
+    x = covariance([[2, 1], [1, 4]], {}, width=100)
+    (mean, pair), *_ = gaussian(x).values()
+    both = (4 + 1 + 1 + 16) / 4
+    assert (mean, pair) == pytest.approx((np.sqrt(2 * both / 100), np.sqrt((9 + both) / 100)))
+
+
+def test_a_sum_strays_by_both_and_by_their_product():
+    x = covariance(np.eye(2), {7: [1, 2]}, width=100)
+    y = Cov(x.tape, 2 * np.eye(2))
+    y.strays = {7: np.array([3.0, 4.0])}
+    found = (x + y).strays
+    both = 1 + 2 * 4
+    assert found[7].tolist() == [4, 6]
+    (cross,) = (size for draw, size in found.items() if draw != 7)
+    assert cross**2 * 100 == pytest.approx([4 * both, 2 * 2 + 2 * both])
+
+
+def test_a_spread_is_relative_and_adds_draws_in_squares():
+    assert covariance(2 * np.eye(2), {1: [3, 9], 2: [4, 9]}).spread == 2.5
+    assert np.isnan(covariance(np.eye(2)).spread)
+    assert np.isnan(covariance(0 * np.eye(2), {1: [1, 1]}).spread)
+    assert np.isnan(covariance(np.eye(2), {1: [np.inf, 1]}).spread)
+
+
+def test_a_factor_scales_variance_gradient_and_what_is_kept_by_its_power():
+    x = covariance(C, {1: [1, 2]})
+    x.kept, x.share, x.stem = np.ones(2), np.array([0.5, 0.25]), covariance(C)
+    y = 3.0 * x
+    y.G = G
+    x.tape.reverse()
+    assert np.array_equal(y.C, 9 * C) and np.array_equal(x.G, 9 * G)
+    assert y.kept.tolist() == [3, 3] and y.share.tolist() == [0.5, 0.25] and y.stem is x.stem
+    assert y.strays[1].tolist() == [9, 18]
+
+
+def test_the_share_of_the_stem_is_that_of_its_variance():
+    x = Cov(Tape(), np.diag([3.0, 0.0]))
+    x.stem, x.share = x, np.ones(2)
+    y = Cov(x.tape, np.diag([1.0, 0.0]))
+    for both in (x + y, y + x):
+        assert both.stem is x
+        assert both.share.tolist() == [0.75, 0]
+
+
+def test_gradients_of_all_uses_of_an_operand_add():
+    x = covariance(C)
+    a, b = linear(GAIN, x), linear(2 * GAIN, x)
+    y = a + b
+    y.G = G
+    x.tape.reverse()
+    assert pytest.approx(3 * GAIN * G) == x.G
+
+
+def test_a_norm_under_a_later_one_takes_nothing_off_the_gradient():
+    """E[1/sigma^2] and the way back make 1 + (1 - h^2)/d of it, in place of 1 - 1/d."""
+    d, share = 50, np.array([0.5, 1.0])
+    C = np.diag([4.0, 9.0])
+    x = covariance(C, width=d)
+    norm = kernels.RMSNorm(d, 0.0)
+    y = normed(norm, x)
+    x.share = share
+    y.held = True
+    y.G = np.eye(2)
+    x.tape.reverse()
+    gain = 1 + (2 - share**2) / d
+    assert np.diagonal(x.G) == pytest.approx((1 - 1 / d) * gain / np.diagonal(C))
+
+
+def test_the_last_norm_takes_off_what_lies_along_its_output():
+    d = 50
+    x = covariance(np.diag([4.0, 9.0]), width=d)
+    y = normed(kernels.RMSNorm(d, 0.0), x)
+    y.G = np.diag([1.0, 2.0])
+    y.along = np.array([0.0, 20.0])  # the first has no gradient along xhat, the second 10 of d
+    x.tape.reverse()
+    assert np.diagonal(x.G) == pytest.approx([1 / 4, 2 / 9 * (1 - 10 / d)])
+
+
+def test_a_norm_holds_the_stem_that_reaches_it_and_starts_one():
+    x = covariance(C)
+    norm = kernels.LayerNorm(50, 0.0)
+    first = normed(norm, x)
+    assert first.stem is first and first.share.tolist() == [1, 1] and not first.held
+    normed(norm, first + linear(GAIN, first))
+    assert first.held
+    batchnorm = normed(kernels.BatchNorm(50, 1e-5), x)
+    batchnorm.held, batchnorm.G = True, G
+    x.tape.reverse()
+    assert pytest.approx(kernels.BatchNorm(50, 1e-5)(C)[1](G)) == x.G
+
+
+def test_a_norm_keeps_the_directions_that_stray_and_loses_the_size():
+    x = covariance(2 * np.eye(2), {1: [5, 3]})
+    assert normed(kernels.RMSNorm(4, 0.0), x).strays[1].tolist() == [0, 1.5]
+    assert normed(kernels.RMSNorm(4, 1.0), covariance(0 * np.eye(2), {1: [5, 3]})).strays == {}

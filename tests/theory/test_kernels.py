@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
+from scipy.integrate import quad
 from scipy.special import expit, ndtr
 
 from stability.config.knobs import ACTIVATIONS
@@ -63,6 +64,18 @@ def test_tanh_gelu_is_the_gelu_within_what_its_docstring_says():
     for variance in (0.1, 1, 4, 25):
         wanted = by_quadrature(f, variance, variance, 1.0)
         assert kernels.gelu_tanh(np.array([[variance]]))[0] == pytest.approx(wanted, rel=2e-4)
+
+
+def test_a_token_without_variance_correlates_with_no_other():
+    a, b, rho = kernels.correlation(np.diag([0.0, 4.0, 9.0]))
+    assert np.array_equal(rho, np.eye(3))
+    assert a.ravel().tolist() == b.ravel().tolist() == [0, 4, 9]
+    assert (a.shape, b.shape) == ((3, 1), (1, 3))
+
+
+def test_rounding_never_correlates_beyond_1():
+    C = np.array([[1.0, 1 + 1e-9, -1 - 1e-9], [1 + 1e-9, 1.0, 0], [-1 - 1e-9, 0, 1.0]])
+    assert kernels.correlation(C)[2].tolist() == [[1, 1, -1], [1, 1, 0], [-1, 0, 1]]
 
 
 def test_relu_is_half_of_everything():
@@ -149,6 +162,19 @@ def test_the_share_that_a_norm_takes_off_the_gradient_is_exact(name):
     assert kept == pytest.approx(1 - (2 if name == "LayerNorm" else 1) / width)
 
 
+@pytest.mark.parametrize(("name", "kept"), [("LayerNorm", 1 - 1 / 8), ("RMSNorm", 1.0)])
+def test_a_norm_over_features_is_its_formula_to_the_last_digit(name, kept):
+    d, eps, C = 8, 0.5, matrix(2.0, 3.0, 0.4)
+    K, adjoint = getattr(kernels, name)(d, eps)(C)
+    sigma = np.sqrt(kept * np.diagonal(C) + eps)
+    wanted = kept * C / np.outer(sigma, sigma)
+    np.testing.assert_allclose(K, wanted, rtol=1e-14)
+    k = np.diagonal(wanted)
+    lost = (np.add.outer(k, k) - wanted**2) / d
+    slope = adjoint(np.ones((2, 2)))
+    np.testing.assert_allclose(slope, (kept - lost) / np.outer(sigma, sigma), rtol=1e-14)
+
+
 @pytest.mark.parametrize(("rank", "eps"), [(3, 0.1), (10, 1e-5), (100, 1e-5), (100, 0.1)])
 def test_batchnorm_maps_covariance_as_autograd_says_whatever_the_rank(rank, eps):
     C, G = some_covariance(12, rank, 0) + 0.5, some_covariance(12, 20, 1)
@@ -158,3 +184,25 @@ def test_batchnorm_maps_covariance_as_autograd_says_whatever_the_rank(rank, eps)
     assert K_theory == pytest.approx(K, abs=0.03)
     assert np.diagonal(adjoint(G)) == pytest.approx(np.diagonal(back), rel=0.04)
     assert adjoint(G) == pytest.approx(back, abs=0.02 * back.max())
+
+
+@pytest.mark.parametrize("eps", [0.01, 1.0])
+def test_batchnorm_over_two_tokens_is_one_integral(eps):
+    """x = sqrt(r) z v with v = (1, -1)/sqrt(2) and z normal; J = v v^T eps / s^3."""
+    C, v = np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([1, -1]) / math.sqrt(2)
+    r = v @ C @ v
+
+    def mean(f):
+        return quad(lambda z: 2 * phi(z) * f(z, r * z * z / 2 + eps), 0, 40, limit=500)[0]
+
+    K, adjoint = kernels.BatchNorm(1, eps)(C)
+    vv = np.outer(v, v)
+    np.testing.assert_allclose(K, vv * mean(lambda z, s2: r * z * z / s2), rtol=1e-5)
+    wanted = vv * (v @ some_covariance(2, 3, 0) @ v) * mean(lambda z, s2: eps**2 / s2**3)
+    assert adjoint(some_covariance(2, 3, 0)) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_batchnorm_of_tokens_that_do_not_differ_is_zero():
+    K, adjoint = kernels.BatchNorm(1, 1e-5)(np.ones((3, 3)))
+    np.testing.assert_allclose(K, 0, atol=1e-9)
+    assert np.isfinite(adjoint(np.eye(3))).all()

@@ -9,6 +9,9 @@ import tiny
 from stability.config.token_positions import groups
 from stability.model import build
 from stability.theory import token_prediction
+from stability.theory.branches import hidden
+from stability.theory.recursion import Net
+from stability.theory.recursion import groups as covered
 from stability.theory.token_prediction import WeightFlow
 from stability.training import probes
 
@@ -118,3 +121,80 @@ def test_too_long_sequences_have_positions_and_no_weights(monkeypatch):
     monkeypatch.setattr(token_prediction, "JOINT_TOKENS", 12)
     items = token_prediction.predict(config, x, x, 256)["item"]
     assert items.str.isdigit().all()
+
+
+def flows_of(changes):
+    """A net of one block, what the sublayer reads and is handed, and what passes its weights."""
+    config = tiny.make_config({"depth": 1, **changes}, norm="none")
+    x = np.array([[1, 2, 3, 1]])
+    (batch,) = covered(x, x + 1, True, joint=True)
+    net = Net(config, 16)
+    sites = {site.key: site.x for site in net.run(batch, 0)}
+    sublayer = net.names[0]
+    read, handed = sites[0, sublayer, "branch_in"], sites[0, sublayer, "branch_out"].G
+    gains = net.gains(sublayer, 0, net.placement(0, sublayer))
+    return gains, read, handed, token_prediction._flows(net, 0, sublayer, batch, read, handed)
+
+
+def test_a_linear_branch_passes_on_what_it_reads_and_is_handed():
+    _, x, G, flows = flows_of({"model.sublayers": "linear"})
+    assert flows == {"linear": WeightFlow(x.C, 16, G, 16)}
+
+
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_the_weights_of_an_mlp_have_their_fans_and_the_gradient_behind_the_activation(activation):
+    changes = {"model.sublayers": "mlp", "model.activation": activation, "model.mlp_ratio": 2.5}
+    gains, x, G, flows = flows_of(changes)
+    inside, slopes = hidden(activation, gains, x.C)
+    fans = {name: (flow.fan_in, flow.fan_out) for name, flow in flows.items()}
+    assert fans.pop("mlp_out") == (40, 16)
+    assert fans == dict.fromkeys(slopes, (16, 40))
+    np.testing.assert_allclose(flows["mlp_out"].C, inside)
+    np.testing.assert_allclose(flows["mlp_out"].G, G)
+    std2 = gains["mlp_out"] / 40  # W2^T sums over the 16 features of the stream
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(flows[name].C, x.C)
+        np.testing.assert_allclose(flows[name].G, 16 * std2 * slope * G)
+
+
+def test_the_weights_of_attention_are_square_and_only_the_last_reads_its_rows():
+    _, x, G, flows = flows_of({})
+    assert set(flows) == {"q", "k", "v", "attn_out"}
+    assert all((flow.fan_in, flow.fan_out) == (16, 16) for flow in flows.values())
+    assert all(flows[name].C is x.C for name in "qkv")
+    assert flows["attn_out"].G is G
+    assert not np.allclose(flows["attn_out"].C, x.C)
+
+
+def test_the_rows_are_roots_of_squares_for_weights_and_squares_for_positions():
+    config = tiny.make_config({"depth": 1, "model.sublayers": "linear"}, norm="none")
+    x = np.array([[1, 2, 3, 1, 5, 6, 7, 8]] * 2)
+    frame = token_prediction.predict(config, x, x - 1, 16)
+    values = frame.set_index(["layer", "sublayer", "item"])["value"]
+    assert set(frame["probe"]) == {"token_grad"} and not frame["saturated"].any()
+    positions = [str(t) for t in range(8)]
+    weights = [f"linear.{group}" for group in ("first", "quarter", "rest")]
+    assert [key[2] for key in values.index] == [*positions, *positions, *weights]
+    (batch,) = covered(x, x - 1, True, joint=True)
+    sites = {site.key: site.x for site in Net(config, 16).run(batch, config.seed)}
+    end, read = sites[0, "linear", "resid_post"].G, sites[0, "linear", "branch_in"].C
+    for t in range(8):
+        assert values[0, "linear", str(t)] == pytest.approx((end[t, t] + end[8 + t, 8 + t]) / 2)
+    handed = sites[0, "linear", "branch_out"].G
+    first = [0, 8]
+    wanted = 16 * 16 * (read * handed)[np.ix_(first, first)].sum()
+    assert values[0, "linear", "linear.first"] ** 2 == pytest.approx(wanted)
+
+
+def test_one_long_sequence_has_weights_and_accumulation_looks_at_its_first_part(monkeypatch):
+    monkeypatch.setattr(token_prediction, "MOST_TOKENS", 4)
+    x = np.arange(8).reshape(1, 8)
+    config = tiny.make_config({"depth": 1, "model.sublayers": "linear"})
+    frame = token_prediction.predict(config, x, x, 16)
+    assert (~frame["item"].str.isdigit()).sum() == 3
+    monkeypatch.undo()
+    parts = tiny.make_config({"depth": 1, "model.sublayers": "linear", "train.accumulate": 2})
+    four = np.concatenate([np.array([[1, 2, 3, 4]] * 2), np.array([[5, 6, 7, 8]] * 2)])
+    found = token_prediction.predict(parts, four, four, 16)
+    wanted = token_prediction.predict(config, four[:2], four[:2], 16)
+    pd.testing.assert_frame_equal(found, wanted)
