@@ -9,6 +9,7 @@ from stability.claims import sweep_data
 from stability.claims.claim import Choose, Clear
 from stability.claims.measures import measures
 from stability.claims.sweep_data import NoRuns, SweepData, by_setting, select
+from stability.results.sweep_rows import SweepRows
 
 
 def test_behind_a_saturated_softmax_there_is_no_theory_and_no_overflow(tmp_path, monkeypatch):
@@ -38,7 +39,7 @@ RUNS = pd.DataFrame(
 @pytest.fixture
 def sweep(tmp_path):
     data = SweepData(tmp_path / "q")
-    data.runs = RUNS.copy()
+    data._runs = SweepRows(RUNS.copy())
     return data
 
 

@@ -152,18 +152,6 @@ def test_the_better_law_is_exponential_from_a_lead_of_2_on():
     assert names == ["exponential" if lead >= 2 else "power" for lead in leads]
 
 
-@pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 8])
-def test_coverage_is_scipys(df):
-    for t in (0.0, 0.3, 2.0, 40.0):
-        assert coverage(t, df) == pytest.approx(stats.t.cdf(t, df) - stats.t.cdf(-t, df))
-
-
-def test_a_geometric_interval_is_that_of_the_logarithms():
-    values = [1.0, 2.5, 0.3, 4.0, 2.2]
-    plain = t_interval(list(np.log(values)), level=0.9)
-    assert t_interval(values, level=0.9, geometric=True) == pytest.approx(tuple(np.exp(plain)))
-
-
 def test_an_interval_needs_two_values():
     with pytest.raises(ValueError, match="two values"):
         t_interval([1.0])

@@ -187,7 +187,7 @@ def test_the_rows_are_roots_of_squares_for_weights_and_squares_for_positions():
 
 
 def test_one_long_sequence_has_weights_and_accumulation_looks_at_its_first_part(monkeypatch):
-    monkeypatch.setattr(token_prediction, "MOST_TOKENS", 4)
+    monkeypatch.setattr(token_prediction, "JOINT_TOKENS", 4)
     x = np.arange(8).reshape(1, 8)
     config = tiny.make_config({"depth": 1, "model.sublayers": "linear"})
     frame = token_prediction.predict(config, x, x, 16)
