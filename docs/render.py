@@ -14,11 +14,12 @@ import yaml
 
 from stability import record
 from stability.config import folders, instantiate
-from stability.config.knobs import KNOBS
+from stability.config.knobs import KNOBS, PROBES
 from stability.config.names import KINDS, SITES
 from stability.parts.placements import equation
 from stability.results.run_file import RunFile
 from stability.results.schema import TABLES
+from stability.training import probes
 
 DOCS = Path(__file__).parent
 CONF = DOCS.parent / "conf"
@@ -105,6 +106,16 @@ def arguments(function: Callable[..., object]) -> str:
     return table("argument|default|meaning", rows)
 
 
+def probe_items() -> str:
+    """What each probe measures, from the ``ITEMS`` of its module."""
+    rows = (
+        (f"`{name}`", item.place, item.name, item.value)
+        for name in PROBES
+        for item in probes.load(name).ITEMS
+    )
+    return table("probe|layer, sublayer|item|value", rows)
+
+
 SOURCES: dict[str, Callable[[], str]] = {
     **{f"schema.{t}": lambda t=t: columns(t) for t in TABLES},
     "run_file.RunFile": lambda: names({f.name: f.metadata["doc"] for f in fields(RunFile)}),
@@ -112,6 +123,7 @@ SOURCES: dict[str, Callable[[], str]] = {
     "schema.KINDS": lambda: names(KINDS),
     "config.KNOBS": knobs,
     "conf/model": models,
+    "training.probes": probe_items,
     "stability.record": lambda: arguments(record),
     **{f"conf/{g}": lambda g=g: options(g) for g in ("norm", "norm_type", "init", "data")},
 }

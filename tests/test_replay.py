@@ -7,6 +7,7 @@ import sys
 import pandas as pd
 import pytest
 import torch
+import yaml
 from rich.console import Console
 from torch import nn
 
@@ -27,17 +28,16 @@ def overflowed(tmp_path_factory):
 
 
 def test_the_culprit_reads_finite_values_and_writes_a_non_finite_one(overflowed):
-    config, state = replay.load(overflowed.folder)
-    culprit = replay.watch(config, state, "fp16", open_attention=False).culprit()
+    failed = replay.FailedStep(overflowed.folder)
+    culprit = failed.operations("fp16", open_attention=False).culprit()
     assert culprit is not None
     assert all(math.isfinite(t.absmax) and t.nonfinite == 0 for t in culprit.inputs)
     assert any(t.nonfinite for t in culprit.outputs)
     assert max(t.absmax for t in culprit.inputs) > 1e3
 
 
-def test_the_culprit_stands_where_the_run_found_its_first_bad_site(overflowed):
-    config, state = replay.load(overflowed.folder)
-    rows = replay.sites(config, state, "fp16")
+def test_the_culprit_lies_where_the_run_found_its_first_bad_site(overflowed):
+    rows = replay.FailedStep(overflowed.folder).rows("fp16")
     first = next(i for i, n in enumerate(rows["nonfinite"]) if n)
     bad = overflowed.info["first_bad"]
     assert {k: rows[k][first] for k in ("layer", "sublayer", "site", "kind")} == {
@@ -46,8 +46,8 @@ def test_the_culprit_stands_where_the_run_found_its_first_bad_site(overflowed):
 
 
 def test_a_wider_format_beside_it_shows_what_the_values_would_have_been(overflowed):
-    config, state = replay.load(overflowed.folder)
-    assert not any(replay.sites(config, state, "fp64")["nonfinite"])
+    rows = replay.FailedStep(overflowed.folder).rows("fp64")
+    assert len(rows["nonfinite"]) and not any(rows["nonfinite"])
 
 
 def test_the_command_prints_the_operation_and_keeps_all_of_them(overflowed):
@@ -92,10 +92,29 @@ MIXED = {
     "a config that is a list": lambda run: (run / "config.yaml").write_text("[]"),
     "a state of others": lambda run: torch.save({"weights": 1}, run / "failure.pt"),
     "a state that is a tensor": lambda run: torch.save(torch.zeros(3), run / "failure.pt"),
-    "a state of another shape": lambda run: torch.save(
+    "a state without a batch": lambda run: torch.save(
         {"model": {"embed.wte": torch.zeros(256, 3)}}, run / "failure.pt"
     ),
+    "a state of another shape": lambda run: torch.save(
+        torch.load(run / "failure.pt", weights_only=True)
+        | {"model": {"embed.wte": torch.zeros(256, 3)}},
+        run / "failure.pt",
+    ),
+    "a state without weights": lambda run: torch.save(
+        torch.load(run / "failure.pt", weights_only=True) | {"model": {}}, run / "failure.pt"
+    ),
 }
+
+
+def test_a_replay_needs_no_data(overflowed, tmp_path):
+    for name in ("failure.pt", "run.json"):
+        (tmp_path / name).write_bytes((overflowed.folder / name).read_bytes())
+    config = yaml.safe_load((overflowed.folder / "config.yaml").read_text())
+    config["data"]["build"] = {
+        "_target_": "stability.parts.data.Text", "path": str(tmp_path / "gone"), "val_path": None,
+    }  # fmt: skip
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert replay.main([str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize("mix", MIXED)

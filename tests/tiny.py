@@ -90,19 +90,23 @@ class Ran(NamedTuple):
 
 
 def run(config: Config, folder: Path, prepare: Callable[[Any], object] = lambda built: None) -> Ran:
-    """Run a config to its finished folder; ``prepare`` may tamper with what was built."""
-    from stability.model import build
-    from stability.training import job
+    """Run a config to its finished folder; ``prepare`` may tamper with each model that is built.
 
-    made = []
+    The first is the one that is trained; a run that breaks is examined on another.
+    """
+    from stability.model import build
+    from stability.training import divergence, job
+
+    made: list[Any] = []
 
     def build_and_keep(config: Config) -> Any:
         made.append(build.build(config))
         prepare(made[-1])
         return made[-1]
 
-    with mock.patch.object(job, "build", build_and_keep):
+    patched = [mock.patch.object(module, "build", build_and_keep) for module in (job, divergence)]
+    with patched[0], patched[1]:
         info = job.execute(config, folder)
     assert json.loads((folder / "run.json").read_text()) == info
     layers, steps = (pd.read_parquet(folder / f"{name}.parquet") for name in ("layers", "steps"))
-    return Ran(info, layers, steps, made[-1], folder)
+    return Ran(info, layers, steps, made[0], folder)

@@ -19,6 +19,7 @@ from stability.config.knobs import GROUPS, Config
 from stability.model.build import Built, build
 from stability.model.gpt import loss_sum
 from stability.recording.recorder import Recorder
+from stability.training.passes import train_batch
 
 Variant = Callable[[], None]
 
@@ -38,9 +39,7 @@ def settings(depth: int, width: int, context: int, compile: bool) -> Config:
 
 def step(built: Built, recorder: Recorder | None) -> Variant:
     """One whole training step, recorded or not."""
-    config = built.config
-    x, y = built.source.batch(0, config.train.batch_size, config.model.context, 0)
-    x_BT, y_BT = (torch.from_numpy(t).to(built.device) for t in (x, y))
+    _, x_BT, y_BT = train_batch(built, 0)
     never = torch.zeros((), device=built.device)
 
     def run() -> None:

@@ -1,127 +1,128 @@
-"""``python -m stability.replay RUN``: the step at which a run diverged, run again under a lens.
+"""``python -m stability.replay RUN``: the step at which a run diverged, operation by operation.
 
-Loads the weights and the batch that the failing step started from, repeats the step with every
-operation watched, and says which one made the first non-finite value out of finite inputs. The step
-runs once as it ran, and once with fused attention opened (the math kernel): there scores and
-softmax show, and every operation of it goes to replay.parquet. ``--dtype`` repeats the step in a
-second format beside the run's.
+Loads the weights and the batch that the failing step started from, repeats the step, follows every
+operation, and says which one made the first non-finite value out of finite inputs. The step is made
+once as the run made it, and once with the math kernel of attention in place of a fused one: scores
+and softmax are operations of their own there. All operations of this second pass are written to
+replay.parquet. ``--dtype`` repeats the step in a second format beside the run's.
 """
 
 import argparse
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 import yaml
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability import shell
 from stability.config import instantiate
 from stability.config.knobs import DTYPES, Config, ConfigError
 from stability.config.names import Key
-from stability.model.build import device_of, model_of, recorder_of
-from stability.model.gpt import GPT
+from stability.model.build import build
+from stability.parts.batches import Batch, Source
 from stability.recording.operations import Operation, OperationTrace, TensorSummary
 from stability.recording.recorded_step import Rows
 from stability.results import atomic
 from stability.results.run_file import RunFile
 from stability.results.schema import CONFIG_FILE, FAILURE_FILE
-from stability.training.passes import forward_backward
+from stability.training import checkpoint, passes
+from stability.training.passes import train_batch
+from stability.training.replayer import Replayer
 
 REPLAY_FILE = "replay.parquet"
 BEFORE = 6
 """Operations shown before the culprit."""
 
 
-class Refused(Exception):
+class NotReplayable(Exception):
     """A run that cannot be replayed; one line."""
 
 
-def load(folder: Path) -> tuple[Config, dict[str, Any]]:
-    """Config and failing state of a run.
+class KeptBatch(Source):
+    """The batch that a failing step saw, in the place of the run's data.
+
+    Args:
+        x_BT, y_BT: tokens and targets.
+        vocab: rows of the embedding.
+    """
+
+    def __init__(self, x_BT: Tensor, y_BT: Tensor, vocab: int) -> None:
+        self.x_BT, self.y_BT, self.vocab = x_BT, y_BT, vocab
+
+    def batch(self, step: int, size: int, context: int, seed: int, pad_share: float = 0.0) -> Batch:
+        return self.x_BT.numpy(), self.y_BT.numpy()
+
+
+class FailedStep:
+    """What a diverged run kept of its failing step.
+
+    Args:
+        folder: of the run.
 
     Raises:
-        Refused: no run, or none that kept a failing step.
+        NotReplayable: no run, none that kept a failing step, or its files are damaged.
     """
-    try:
-        plain = yaml.safe_load((folder / CONFIG_FILE).read_text())
-        state = torch.load(folder / FAILURE_FILE, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        what = "is no run" if not (folder / CONFIG_FILE).exists() else "has not diverged"
-        raise Refused(f"{folder}: {what} (no {Path(error.filename).name})") from error
-    except Exception as error:
-        raise Refused(f"{folder}: damaged ({str(error).splitlines()[0]})") from error
-    if not isinstance(plain, dict) or not isinstance(state, dict):
-        raise Refused(f"{folder}: {CONFIG_FILE} or {FAILURE_FILE} holds something else")
-    try:
-        return Config.from_plain(plain), state
-    except ConfigError as error:
-        raise Refused(f"{folder}: {CONFIG_FILE}: {error}") from error
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            plain = yaml.safe_load((folder / CONFIG_FILE).read_text())
+            self.saved = checkpoint.read(folder / FAILURE_FILE)
+        except FileNotFoundError as error:
+            what = "is no run" if not (folder / CONFIG_FILE).exists() else "has not diverged"
+            reason = f"{what} (no {Path(error.filename).name})"
+            raise NotReplayable(f"{folder}: {reason}") from error
+        except (yaml.YAMLError, UnicodeDecodeError, checkpoint.DamagedError) as error:
+            reason = str(error).partition("\n")[0]
+            raise NotReplayable(f"{folder}: damaged ({reason})") from error
+        if not isinstance(plain, dict):
+            raise NotReplayable(f"{folder}: {CONFIG_FILE} holds something else")
+        try:
+            self.config = Config.from_plain(plain)
+        except ConfigError as error:
+            raise NotReplayable(f"{folder}: {CONFIG_FILE}: {error}") from error
+        if missing := {"step", "model", "loss_scale", "x", "y"} - set(self.saved):
+            raise NotReplayable(f"{folder}: {FAILURE_FILE} lacks {', '.join(sorted(missing))}")
 
-def prepare(config: Config, state: dict[str, Any], dtype: str) -> GPT:
-    """The model as the failing step found it, its weights cast to a dtype."""
-    vocab = state["model"]["embed.wte"].shape[0]
-    model = model_of(config.changed({"dtype": dtype, "compile": False}), vocab)
-    model.load_state_dict(state["model"])
-    return model.to(device_of(config)).train()
+    def replayer(self, dtype: str) -> tuple[Replayer, passes.Batch]:
+        """A model of its own as the failing step found it, its weights cast to a dtype.
 
+        Returns:
+            The replayer, and the step's batch.
 
-def repeat(config: Config, state: dict[str, Any], model: GPT, dtype: str) -> None:
-    """The forward and backward pass of the failing step, in a dtype."""
-    device = next(model.parameters()).device
-    x_BT, y_BT = state["x"].to(device), state["y"].to(device)
-    scale = state["loss_scale"]["scale"].to(device)
-    model.zero_grad()
-    forward_backward(config.changed({"dtype": dtype}), model, x_BT, y_BT, state["step"], scale)
+        Raises:
+            NotReplayable: config and weights are not of one run.
+        """
+        saved, config = self.saved, self.config.changed({"dtype": dtype, "compile": False})
+        vocab = len(saved["model"].get("embed.wte", ()))
+        replayer = Replayer(build(config, KeptBatch(saved["x"], saved["y"], vocab)))
+        try:
+            replayer.load(saved)
+        except (RuntimeError, KeyError) as error:
+            files = f"{CONFIG_FILE} and {FAILURE_FILE}"
+            reason = str(error).partition("\n")[0]
+            raise NotReplayable(f"{self.folder}: {files} are not of one run ({reason})") from error
+        return replayer, train_batch(replayer.built, saved["step"])
 
+    def operations(self, dtype: str, open_attention: bool) -> OperationTrace:
+        """Every operation of the step, in a dtype."""
+        replayer, batch = self.replayer(dtype)
+        kernel = sdpa_kernel(SDPBackend.MATH) if open_attention else nullcontext()
+        trace = OperationTrace(replayer.built.model.sites())
+        with kernel, trace:
+            replayer.repeat(batch)
+        return trace
 
-def watch(
-    config: Config, state: dict[str, Any], dtype: str, open_attention: bool
-) -> OperationTrace:
-    """The failing step with every operation watched."""
-    model = prepare(config, state, dtype)
-    kernel: AbstractContextManager[Any] = (
-        sdpa_kernel(SDPBackend.MATH) if open_attention else nullcontext()
-    )
-    trace = OperationTrace(model.sites())
-    with kernel, trace:
-        repeat(config, state, model, dtype)
-    return trace
-
-
-def as_it_ran(folder: Path, config: Config, state: dict[str, Any]) -> OperationTrace:
-    """The failing step as the run made it.
-
-    Raises:
-        Refused: the two files are not what one run left.
-    """
-    try:
-        return watch(config, state, config.dtype, open_attention=False)
-    except ConfigError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        files = f"{CONFIG_FILE} and {FAILURE_FILE}"
-        raise Refused(f"{folder}: {files} give no step to repeat ({why})") from error
-
-
-def sites(config: Config, state: dict[str, Any], dtype: str) -> Rows:
-    """The failing step's rows at every site and parameter, in a dtype."""
-    model = prepare(config, state, dtype)
-    recorder = recorder_of(config.changed({"compile": False}), model, all_kinds=True)
-    recorder.start()
-    repeat(config, state, model, dtype)
-    recorder.gradients(float(state["loss_scale"]["scale"]))
-    rows = recorder.take().rows(step=state["step"])
-    recorder.detach()
-    return rows
+    def rows(self, dtype: str) -> Rows:
+        """The step's rows at every site and parameter, in a dtype."""
+        replayer, batch = self.replayer(dtype)
+        return replayer.record(batch).rows(step=batch.step)
 
 
 def show_tensors(tensors: tuple[TensorSummary, ...]) -> str:
@@ -160,7 +161,7 @@ def show_sites(columns: dict[str, Rows], console: Console) -> None:
     console.print(table)
 
 
-def save(trace: OperationTrace, path: Path) -> None:
+def write_operations(trace: OperationTrace, path: Path) -> None:
     """Every operation with every tensor it wrote, as parquet."""
     rows = [
         {
@@ -183,12 +184,12 @@ def save(trace: OperationTrace, path: Path) -> None:
 
 def explain(folder: Path, beside: str | None, console: Console) -> int:
     """Replay a run and say what broke; returns the exit code."""
-    config, state = load(folder)
-    trace = as_it_ran(folder, config, state)
-    dtype = config.dtype
-    console.print(f"{folder}: step {state['step']}, dtype {dtype}", soft_wrap=True)
+    failed = FailedStep(folder)
+    dtype = failed.config.dtype
+    trace = failed.operations(dtype, open_attention=False)
+    console.print(f"{folder}: step {failed.saved['step']}, dtype {dtype}", soft_wrap=True)
     culprit = trace.culprit()
-    opened = watch(config, state, dtype, open_attention=True)
+    opened = failed.operations(dtype, open_attention=True)
     if culprit is not None and "attention" in culprit.name:
         console.print(f"{culprit.name} made it; the same step with attention opened:")
         trace, culprit = (opened, opened.culprit()) if opened.culprit() else (trace, culprit)
@@ -197,9 +198,9 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
         console.print(update or "no operation made a non-finite value out of finite ones")
     else:
         show_operations(trace, culprit, console)
-    columns = {name: sites(config, state, name) for name in dict.fromkeys((dtype, beside)) if name}
+    columns = {name: failed.rows(name) for name in dict.fromkeys((dtype, beside)) if name}
     show_sites(columns, console)
-    save(opened, folder / REPLAY_FILE)
+    write_operations(opened, folder / REPLAY_FILE)
     if culprit is not None:
         console.print(
             f"[bold]{culprit.name}[/] ({culprit.phase}, {culprit.place}) made the first non-finite "
@@ -234,7 +235,7 @@ def main(argv: list[str] | None = None) -> int:
         instantiate.trust(args.config_dir)
     try:
         return explain(args.run, args.dtype, Console())
-    except (Refused, ConfigError) as error:
+    except (NotReplayable, ConfigError) as error:
         print(f"replay: {error}", file=sys.stderr)
         return 2
 

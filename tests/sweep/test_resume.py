@@ -192,7 +192,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
             return os.mkdir, (str(tmp_path / "harmed"),)
 
     torch.save({"run": "x", "step": Evil()}, tmp_path / "evil.pt")
-    assert checkpoint.load(tmp_path / "evil.pt", "x", "cpu") is None
+    assert checkpoint.load(tmp_path / "evil.pt", "x") is None
     assert not (tmp_path / "harmed").exists()
 
 

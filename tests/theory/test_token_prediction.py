@@ -14,6 +14,7 @@ from stability.theory.recursion import Net
 from stability.theory.recursion import groups as covered
 from stability.theory.token_prediction import WeightFlow
 from stability.training import probes
+from stability.training.passes import train_batch
 
 SIZE = {
     **{"model.width": 256, "model.heads": 16, "model.context": 12, "depth": 2},
@@ -27,8 +28,9 @@ def compared(config, seeds):
     for seed in range(seeds):
         own = config.changed({"seed": seed})
         built = build.build(own)
-        x, y = built.source.batch(0, own.train.batch_size, own.model.context, seed)
-        taken = probes.Prober(built, "run").take(0, torch.as_tensor(x), torch.as_tensor(y))
+        batch = train_batch(built, 0)
+        x, y = batch.x_BT.numpy(), batch.y_BT.numpy()
+        taken = probes.Prober(built, "run").take(batch)
         predicted = token_prediction.predict(own, x, y, built.model.embed.wte.shape[0])
         measured = pd.DataFrame(taken)
         key = ["layer", "sublayer", "item"]

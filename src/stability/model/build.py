@@ -104,13 +104,17 @@ def _cast(model: GPT, dtype: torch.dtype) -> GPT:
     return model
 
 
-def build(config: Config) -> Built:
+def build(config: Config, data: Source | None = None) -> Built:
     """Build all of a run.
+
+    Args:
+        config: of the run.
+        data: in the place of the source that the config names.
 
     Raises:
         ConfigError: something in the config cannot be built.
     """
-    device, found = device_of(config), source(config)
+    device, found = device_of(config), source(config) if data is None else data
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = config.tf32
         torch.backends.cudnn.allow_tf32 = config.tf32

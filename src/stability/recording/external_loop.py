@@ -1,13 +1,13 @@
 """A recording of an external training loop: counts its steps and writes their rows."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from stability.recording.layer_log import LayerLog
 from stability.recording.recorded_step import RecordedStep, first_bad
 from stability.recording.recorder import Recorder
 from stability.results import schema
@@ -45,11 +45,10 @@ class Recording:
         """The first non-finite tensor, in the order of execution."""
         self.record_seconds = 0.0
         """What recording has cost the host."""
-        self._recorder, self._every = recorder, every
-        self._ring: deque[tuple[int, RecordedStep]] = deque(maxlen=ring)
-        self._loss_scale = loss_scale
+        self._recorder, self._loss_scale = recorder, loss_scale
         metadata = run_metadata(config, run)
-        self._layers, self._steps = (Writer(folder, n, metadata) for n in ("layers", "steps"))
+        self._tables = {name: Writer(folder, name, metadata) for name in ("layers", "steps")}
+        self._layers = LayerLog(self._tables["layers"], run, every, ring)
         self._row: dict[str, Any] = {}
         self._before: list[Tensor] | None = None
         self._began = time.perf_counter()
@@ -82,20 +81,20 @@ class Recording:
 
     def before_update(self) -> None:
         """The gradients are complete: measure them."""
-        if self._is_recorded():
+        if self._layers.is_recorded(self.step):
             self._recorder.gradients(self._scale, weight_scale=1.0)
             self._before = self._recorder.snapshot()
 
     def after_update(self, updated: Collection[int]) -> None:
         """The update of these parameters, by id, is made: measure it, and begin the next step."""
-        if self._is_recorded():
+        if self._layers.is_recorded(self.step):
             self._recorder.updates(self._before, None, updated)
         self._end(skipped=False)
 
     def _end(self, skipped: bool) -> None:
         self._write_row()
         record_s = 0.0
-        if self._is_recorded():
+        if self._layers.is_recorded(self.step):
             recorded = self._recorder.take()
             self._keep(recorded)
             record_s = recorded.seconds
@@ -104,35 +103,27 @@ class Recording:
         self._row["step_s"], self._began = now - self._began, now
         self.record_seconds += record_s
         self.step += 1
-        if self._is_recorded():
+        if self._layers.is_recorded(self.step):
             self._recorder.start()
-
-    def _is_recorded(self) -> bool:
-        """Whether the step is recorded, if only for the ring."""
-        return self.step % self._every == 0 or bool(self._ring.maxlen)
 
     def _keep(self, recorded: RecordedStep) -> None:
         """Write the step's rows if it is their turn or if it broke; else keep it in the ring."""
-        broke = self.first_bad is None and recorded.is_bad()
-        if self.step % self._every and not broke:
-            self._ring.append((self.step, recorded))
+        if self.first_bad is not None or not recorded.is_bad():
+            self._layers.add(self.step, recorded)
             return
-        rows = recorded.rows(run=self.run, step=self.step)
-        self._layers.append(rows)
-        if broke:
-            self.first_bad = first_bad(rows)
-            for step, earlier in self._ring:
-                self._layers.append(earlier.rows(run=self.run, step=step))
-            self._ring.clear()
+        rows = self._layers.rows(self.step, recorded)
+        self.first_bad = first_bad(rows)
+        self._layers.write_ring(before=self.step)
+        self._layers.write(rows)
 
     def _write_row(self) -> None:
         if self._row:
-            self._steps.append({name: [value] for name, value in self._row.items()})
+            self._tables["steps"].append({name: [value] for name, value in self._row.items()})
             self._row = {}
 
     def close(self) -> None:
         """Remove the recorder's hooks, write what is left and compact the tables."""
         self._write_row()
         self._recorder.detach()
-        self._layers.close()
-        self._steps.close()
+        for table in self._tables.values():
+            table.close()

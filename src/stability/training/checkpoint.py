@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
-from stability.model.build import Built, model_of
-from stability.model.optim import Optimizer
-from stability.parts.precision import LossScale
+from stability.model.build import Built
 from stability.results import atomic
 
-State = dict[str, Any]
+Checkpoint = dict[str, Any]
 
 
-def pack(built: Built, step: int, run: str) -> State:
+class DamagedError(Exception):
+    """A file that holds no state: what torch says of it, in one line."""
+
+
+def pack(built: Built, step: int, run: str) -> Checkpoint:
     """What ``step`` starts from."""
     return {
         "run": run,
@@ -28,39 +30,48 @@ def pack(built: Built, step: int, run: str) -> State:
     }
 
 
-def start(built: Built) -> State:
-    """What step 0 started from, drawn again from the seed."""
-    model = model_of(built.config, built.model.embed.wte.shape[0])
-    parameters = list(model.weights().values())
-    fresh = built._replace(
-        model=model,
-        optimizer=Optimizer(parameters, built.config.train),
-        loss_scale=LossScale(built.config.loss_scale, built.device),
-    )
-    return pack(fresh, 0, "")
+def unpack(built: Built, state: Checkpoint) -> int:
+    """Put a state into a model, its optimizer (if the state has one) and its loss scale.
 
-
-def unpack(built: Built, state: State) -> int:
-    """Put a state into a model and its optimizer; returns the step that it starts."""
+    Returns:
+        The step that starts from the state.
+    """
     built.model.load_state_dict(state["model"])
-    built.optimizer.load_state_dict(state["optimizer"])
+    if "optimizer" in state:
+        built.optimizer.load_state_dict(state["optimizer"])
     built.loss_scale.load_state_dict(state["loss_scale"])
     step: int = state["step"]
     return step
 
 
-def save(state: State, path: Path) -> None:
+def save(state: Checkpoint, path: Path) -> None:
     """Write a state whole."""
     with atomic.writing(path) as file:
         torch.save(state, file)
 
 
-def load(path: Path, run: str, device: torch.device | str) -> State | None:
-    """A run's state; None where there is none or it is another run's or a torn one."""
+def read(path: Path) -> Checkpoint:
+    """The state in a file, on the CPU.
+
+    Raises:
+        FileNotFoundError: no such file.
+        DamagedError: the file holds something else.
+    """
     try:
-        state: State = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
+        raise
+    except Exception as error:  # torch raises errors of many kinds for a damaged file
+        raise DamagedError(str(error).partition("\n")[0]) from error
+    if not isinstance(state, dict):
+        raise DamagedError(f"holds a {type(state).__name__}")
+    return state
+
+
+def load(path: Path, run: str) -> Checkpoint | None:
+    """A run's state; None if there is none, or if it is damaged or of another run."""
+    try:
+        state = read(path)
+    except (FileNotFoundError, DamagedError):
         return None
-    except Exception:  # whatever torch says of a damaged file: then the run starts anew
-        return None
-    return state if isinstance(state, dict) and state.get("run") == run else None
+    return state if state.get("run") == run else None

@@ -1,161 +1,239 @@
-"""What a run that broke leaves behind: the first bad tensor, its step, and all that it came from.
+"""What a run that broke leaves behind: its first non-finite tensor, and all that it came from.
 
-The failing step is made once more, with its own weights and batch, and recorded in full, whatever
-the config records. Where it is the weights that are broken already, the update before broke them,
-and that step is the one to look at.
+The failing step is made once more on a model of its own, and recorded in full, whatever the config
+records. If it is the weights that are broken already, the update before broke them, and its step is
+the one to look at.
 """
 
+import gc
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from stability.config.knobs import Config, Record
 from stability.config.names import KINDS, SITES, Key
-from stability.model.build import Built, recorder_of
+from stability.model.build import Built, build
+from stability.recording.layer_log import LayerLog
 from stability.recording.recorded_step import Rows, first_bad
-from stability.results.schema import FAILURE_FILE
+from stability.results.schema import CHECKPOINT_FILE, FAILURE_FILE
 from stability.training import checkpoint
-from stability.training.passes import Passes
-from stability.training.step_log import Journal
+from stability.training.checkpoint import Checkpoint
+from stability.training.passes import Batch, train_batch, val_batch
+from stability.training.replayer import Replayer
+
+log = logging.getLogger("stability")
+
+FirstBad = dict[str, Any]
+"""Where the first non-finite tensor lies: step, layer, sublayer, site, kind."""
 
 
-class Patient(Protocol):
-    """What is examined: a training that has stopped."""
-
-    built: Built
-    folder: Path
-    passes: Passes
-    journal: Journal
-
-    def rewind(self, end: int, record: bool) -> None:
-        """Make the steps before ``end`` again; write the rows of those not recorded, if asked."""
-
-
-def spell(found: dict[str, Any]) -> str:
-    """A bad tensor in words."""
+def describe(found: FirstBad) -> str:
+    """A non-finite tensor in words."""
     return f"{found['kind']} at {Key.of(found)}"
 
 
-def nowhere(patient: Patient, step: int) -> dict[str, Any]:
-    """The place of what is not finite although every tensor is: the loss."""
-    head = {"layer": patient.built.model.depth, "sublayer": "head", "site": "loss", "kind": "act"}
-    return {"step": step, **head}
+def loss_place(config: Config, step: int) -> FirstBad:
+    """The place of what is not finite although every recorded tensor is: the loss."""
+    place = {"layer": config.depth, "sublayer": "head", "site": "loss", "kind": "act"}
+    return {"step": step, **place}
 
 
-def records_all(built: Built) -> bool:
+@dataclass(frozen=True)
+class Failure:
+    """What a run that broke hands over to be examined. It holds nothing of the training's own.
+
+    Attributes:
+        step: the first that was not finite; after the last step, the number of steps.
+        saved: what the step started from, on the CPU, without the optimizer's state.
+        weights_broken: a weight was not finite before the step.
+        seen: the first non-finite tensor among those that were recorded as it happened.
+        validating: it was the validation after the last step that was not finite.
+    """
+
+    step: int
+    saved: Checkpoint
+    weights_broken: bool
+    seen: FirstBad | None
+    validating: bool
+
+    @classmethod
+    def of(
+        cls,
+        built: Built,
+        step: int,
+        run: str,
+        loss_scale: float | None = None,
+        seen: FirstBad | None = None,
+    ) -> "Failure":
+        """Of a training whose weights are still what the step started from.
+
+        Args:
+            built: the training's.
+            step: the failing one.
+            run: hash.
+            loss_scale: of the step, which by now may be halved; None after the last step.
+            seen: first non-finite tensor that was recorded.
+        """
+        saved = starting_point(built, step, run)
+        if loss_scale is not None:
+            saved["loss_scale"]["scale"].fill_(loss_scale)
+        broken = not all(bool(torch.isfinite(p).all()) for p in built.model.parameters())
+        return cls(step, saved, broken, seen, validating=loss_scale is None)
+
+
+def starting_point(built: Built, step: int, run: str) -> Checkpoint:
+    """What a step starts from but the optimizer's state, copied to the CPU."""
+    state = checkpoint.pack(built, step, run)
+    del state["optimizer"]
+    for part in ("model", "loss_scale"):
+        state[part] = {name: value.to("cpu", copy=True) for name, value in state[part].items()}
+    return state
+
+
+def records_all(config: Config) -> bool:
     """Whether the run records every kind at every site, so that a row shows what comes first."""
-    record = built.config.record
-    return set(record.kinds) >= set(KINDS) and set(record.sites) >= set(SITES)
+    return set(config.record.kinds) >= set(KINDS) and set(config.record.sites) >= set(SITES)
 
 
-def of_step(patient: Patient, step: int, scale: Tensor) -> dict[str, Any]:
-    """Examine a step that was not finite, and write what it and the steps before it held.
+def name_first_bad(failure: Failure, config: Config) -> FirstBad:
+    """The first non-finite tensor of a step; writes nothing."""
+    found = None
+    try:
+        if not (records_all(config) and failure.seen):
+            replayer = Replayer(build(config))
+            replayer.load(failure.saved)
+            batch = train_batch(replayer.built, failure.step)
+            found = first_bad(replayer.record(batch).rows(step=failure.step))
+    except torch.OutOfMemoryError as error:
+        log.warning("no memory to repeat step %d: %s", failure.step, error)
+    return found or failure.seen or loss_place(config, failure.step)
+
+
+def examine(failure: Failure, config: Config, folder: Path, layers: LayerLog) -> FirstBad:
+    """Repeat what broke; write failure.pt, the failing step's rows, and those before it.
+
+    Steps before the failing one are those of the ring; without a ring, those since the last
+    checkpoint or the start are made again. The training must have let go of its model, so that
+    there is room for another; if there is none all the same, the answer is what was seen.
+
+    Args:
+        failure: of the run.
+        config: of the run.
+        folder: of the run, with its last checkpoint, if any.
+        layers: of the run.
 
     Returns:
         Where the first non-finite tensor in the order of execution lies.
     """
-    patient.built.loss_scale.scale.copy_(scale)
-    ring, keeps_ring = list(patient.journal.ring), bool(patient.journal.ring.maxlen)
-    rows = whole(patient, step, scale)
-    found = first_bad(rows)
-    _append(patient, step, rows)
-    if found is not None and found["kind"] == "weight" and step > 0:
-        return _of_update(patient, step - 1)
-    _keep(patient, step, *patient.passes.batch(step))
-    for number, taken in ring:
-        if number != step:
-            patient.journal.layers.append(patient.journal.rows(taken, number))
-    if not keeps_ring:
-        patient.rewind(step, record=True)
-        failure = patient.folder / FAILURE_FILE
-        kept = checkpoint.load(failure, patient.journal.run, patient.built.device)
-        assert kept is not None
-        # A fault that came by chance may not come again.
-        patient.built.model.load_state_dict(kept["model"])
-        patient.built.loss_scale.load_state_dict(kept["loss_scale"])
-    return found or nowhere(patient, step)
+    gc.collect()  # models and their hooks refer to each other
+    found = None
+    try:
+        examination = Examination(failure, Replayer(build(config)), folder, layers)
+        found = examination.of_end() if failure.validating else examination.of_step()
+    except torch.OutOfMemoryError as error:
+        log.warning("no memory to repeat step %d: %s", failure.step, error)
+    return found or failure.seen or loss_place(config, failure.step)
 
 
-def of_end(patient: Patient) -> dict[str, Any]:
-    """Examine a run whose last weights give no finite validation loss."""
-    model, last = patient.built.model, patient.journal.updates
-    if last and not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
-        return _of_update(patient, last - 1)
-    model.eval()
-    scale = patient.built.loss_scale.scale.clone()
-    for index in range(patient.passes.train.eval_batches):
-        batch = patient.passes.val_batch(index)
-        if found := first_bad(_examine(patient, last, scale, batch, update=False)):
-            _keep(patient, last, *batch)
-            return found
-    return nowhere(patient, last)
+class Examination:
+    """Repeats the failing step of a run.
+
+    Args:
+        failure: of the run.
+        replayer: at the weights that step 0 starts from.
+        folder: of the run.
+        layers: of the run.
+    """
+
+    def __init__(
+        self, failure: Failure, replayer: Replayer, folder: Path, layers: LayerLog
+    ) -> None:
+        self.failure, self.replayer, self.folder, self.layers = failure, replayer, folder, layers
+        self.built, self.run = replayer.built, layers.run
+
+    def of_step(self) -> FirstBad | None:
+        """The first non-finite tensor of the failing step, or of the update that it suffers from.
+
+        A fault that came by chance may not come again: then None.
+        """
+        step, broken_by_update = self.failure.step, None
+        batch = train_batch(self.built, step)
+        self._save(self.failure.saved, batch)
+        if self.failure.weights_broken and step > 0:
+            broken_by_update = self._of_update(step - 1)
+        else:
+            self._write_steps_before(step)
+        self.replayer.load(self.failure.saved)
+        return broken_by_update or self._record(batch)
+
+    def of_end(self) -> FirstBad | None:
+        """The first non-finite tensor of the validation after the last step."""
+        step = self.failure.step
+        if self.failure.weights_broken and step > 0:
+            return self._of_update(step - 1)
+        self.replayer.load(self.failure.saved)
+        self.built.model.eval()
+        for index in range(self.built.config.train.eval_batches):
+            batch = val_batch(self.built, index, step)
+            if found := first_bad(self.replayer.record(batch).rows(step=step)):
+                self._save(self.failure.saved, batch)
+                return found
+        return None
+
+    def _of_update(self, step: int) -> FirstBad | None:
+        """The first non-finite tensor of a step whose update broke the weights."""
+        self._write_steps_before(step, make_them=True)
+        batch = train_batch(self.built, step)
+        self._save(starting_point(self.built, step, self.run), batch)
+        return self._record(batch, update=True)
+
+    def _write_steps_before(self, end: int, make_them: bool = False) -> None:
+        """Write the ring, or make the steps before ``end`` again and write those that lack rows.
+
+        If ``make_them``, the steps are made again in any case.
+        """
+        self.layers.write_ring(before=end)
+        saved = checkpoint.load(self.folder / CHECKPOINT_FILE, self.run)
+        first = 0
+        # The weights may have been broken already when the last checkpoint was written.
+        if saved is not None and saved["step"] <= end:
+            first = saved["step"]
+            self.replayer.load(saved)
+        layers = None if self.layers.has_ring else self.layers
+        missing = layers and not all(layers.is_written(step) for step in range(first, end))
+        if make_them or missing:
+            self.replayer.advance(end, layers)
+
+    def _save(self, saved: Checkpoint, batch: Batch) -> None:
+        """Keep what a pass started from, for `stability.replay`."""
+        tokens = {"x": batch.x_BT.cpu(), "y": batch.y_BT.cpu()}
+        checkpoint.save({**saved, **tokens}, self.folder / FAILURE_FILE)
+
+    def _record(self, batch: Batch, update: bool = False) -> FirstBad | None:
+        """Repeat a step, write the rows that it lacks, and name its first non-finite tensor."""
+        rows = self.layers.rows(batch.step, self.replayer.record(batch, update))
+        found = first_bad(rows)
+        if self.layers.is_written(batch.step):
+            rows = _not_chosen(rows, self.built.config.record)
+        if len(rows["layer"]):
+            self.layers.write(rows)
+        return found
 
 
-def _of_update(patient: Patient, step: int) -> dict[str, Any]:
-    """Examine the step whose update broke the weights."""
-    keeps_ring = bool(patient.journal.ring.maxlen)
-    for number, taken in patient.journal.ring:
-        if number < step:
-            patient.journal.layers.append(patient.journal.rows(taken, number))
-    patient.rewind(step, record=not keeps_ring)
-    _keep(patient, step, *patient.passes.batch(step))
-    scale = patient.built.loss_scale.scale.clone()
-    rows = _examine(patient, step, scale, patient.passes.batch(step), update=True)
-    _append(patient, step, rows)
-    return first_bad(rows) or nowhere(patient, step)
-
-
-def whole(patient: Patient, step: int, scale: Tensor) -> Rows:
-    """Every row of a step but its update, whose weights are still what it started from."""
-    return _examine(patient, step, scale, patient.passes.batch(step), update=False)
-
-
-def _examine(
-    patient: Patient, step: int, scale: Tensor, batch: tuple[Tensor, Tensor], update: bool
-) -> Rows:
-    """Make a step's pass once more and record everything; then, if asked, its update."""
-    built = patient.built
-    state = [*built.model.buffers(), built.loss_scale.scale]
-    kept = [value.clone() for value in state]
-    built.loss_scale.scale.copy_(scale)  # by now it may be halved, and then nothing overflows
-    recorder = recorder_of(built.config, built.model, all_kinds=True)
-    recorder.start()
-    patient.passes.forward_backward(*batch, step, recorder)
-    recorder.gradients(float(scale))
-    if update:
-        before = recorder.snapshot()
-        patient.passes.apply(step, scale)
-        recorder.updates(before, None)
-    taken = recorder.take()
-    recorder.detach()
-    for value, old in zip(state, kept, strict=True):
-        value.copy_(old)
-    return patient.journal.rows(taken, step)
-
-
-def _keep(patient: Patient, step: int, x_BT: Tensor, y_BT: Tensor) -> None:
-    """Keep what the step's pass started from, for `stability.replay`: no optimizer's state."""
-    state = checkpoint.pack(patient.built, step, patient.journal.run)
-    del state["optimizer"]
-    checkpoint.save({**state, "x": x_BT, "y": y_BT}, patient.folder / FAILURE_FILE)
-
-
-def _append(patient: Patient, step: int, rows: Rows) -> None:
-    """Write the rows of a step that it has not written before."""
-    if patient.journal.is_recorded(step):
-        record = patient.built.config.record
-        pairs = zip(rows["kind"], rows["site"], strict=True)
-        new = [k not in record.kinds or _elsewhere(k, s, record.sites) for k, s in pairs]
-        rows = {
-            name: column[new] if isinstance(column, np.ndarray) else list(compress(column, new))
-            for name, column in rows.items()
-        }
-    if len(rows["layer"]):
-        patient.journal.layers.append(rows)
+def _not_chosen(rows: Rows, record: Record) -> Rows:
+    """The rows that the config leaves out."""
+    pairs = zip(rows["kind"], rows["site"], strict=True)
+    new = [kind not in record.kinds or _elsewhere(kind, site, record.sites) for kind, site in pairs]
+    return {
+        name: column[new] if isinstance(column, np.ndarray) else list(compress(column, new))
+        for name, column in rows.items()
+    }
 
 
 def _elsewhere(kind: str, site: str, sites: Sequence[str]) -> bool:

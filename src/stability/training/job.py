@@ -1,6 +1,7 @@
 """One run, from its config to its finished folder."""
 
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import yaml
 from stability.config import instantiate
 from stability.config.identity import digest, identity
 from stability.config.knobs import Config
-from stability.model.build import Built, build
+from stability.model.build import build
 from stability.parts.batches import Source
 from stability.parts.data import source
 from stability.parts.precision import PRECISIONS
@@ -24,8 +25,12 @@ from stability.results import schema
 from stability.results.atomic import write_text
 from stability.results.parquet import Writer, run_metadata
 from stability.results.run_file import RunFile, now
-from stability.training.step_log import Report
-from stability.training.trainer import Outcome, Trainer
+from stability.training import divergence
+from stability.training.divergence import Failure
+from stability.training.outcome import Outcome
+from stability.training.passes import train_batch
+from stability.training.step_log import Report, StepLog
+from stability.training.trainer import Trainer
 
 log = logging.getLogger("stability")
 
@@ -54,46 +59,65 @@ def execute(
     torch.set_num_threads(config.threads)
     folder.mkdir(parents=True, exist_ok=True)
     with logging_to(folder / schema.LOG_FILE):
-        found = source(config)
-        state = announce(config, found, folder)
-        state.write(folder)
+        info = announce(config, source(config), folder)
+        info.write(folder)
         try:
             text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
             write_text(folder / schema.CONFIG_FILE, text)
-            built = build(config)
-            state.parameters = sum(p.numel() for p in built.model.parameters())
-            state.device = device_name(built.device)
-            state.write(folder)
-            outcome = _train(built, folder, state.run, report, stop)
+            with tables(config, info.run, folder) as writers:
+                step_log = StepLog(config, info.run, writers, report)
+                outcome, failure = _train(config, info, folder, step_log, stop)
+                if failure is not None:
+                    _examine(failure, outcome, config, folder, step_log)
+            kept = outcome.status == "completed" and config.train.keep_checkpoint
+            if outcome.status != "interrupted" and not kept:
+                (folder / schema.CHECKPOINT_FILE).unlink(missing_ok=True)
         except BaseException as error:
             log.error("%s", traceback.format_exc())
-            state.fail(error)
-            state.write(folder)
+            info.fail(error)
+            info.write(folder)
             raise
-        return replace(state, **conclude(outcome, state.data["unigram_entropy"])).write(folder)
+        log.info("%s after %d steps", outcome.text, outcome.steps_done)
+        return replace(info, **conclude(outcome, info.data["unigram_entropy"])).write(folder)
 
 
 def _train(
-    built: Built, folder: Path, run: str, report: Report, stop: Callable[[], bool]
-) -> Outcome:
-    config = built.config
-    x, y = built.source.batch(
-        0,
-        config.train.batch_size,
-        config.model.context,
-        config.seed,
-        config.data.pad_share,
-    )
-    np.savez(folder / schema.BATCH_FILE, x=x, y=y)
+    config: Config, info: RunFile, folder: Path, step_log: StepLog, stop: Callable[[], bool]
+) -> tuple[Outcome, Failure | None]:
+    """Train the config's model, and let go of it; run.json learns what was built."""
+    built = build(config)
+    info.parameters = sum(p.numel() for p in built.model.parameters())
+    info.device = device_name(built.device)
+    info.write(folder)
+    _, x_BT, y_BT = train_batch(built, 0)
+    np.savez(folder / schema.BATCH_FILE, x=x_BT.cpu().numpy(), y=y_BT.cpu().numpy())
+    trainer = Trainer(built, folder, step_log, stop)
+    try:
+        trainer.resume()
+        return trainer.run(), trainer.failure
+    finally:
+        built.recorder.detach()
+
+
+def _examine(
+    failure: Failure, outcome: Outcome, config: Config, folder: Path, step_log: StepLog
+) -> None:
+    """Name the first non-finite tensor of a run that diverged."""
+    began = time.perf_counter()
+    found = divergence.examine(failure, config, folder, step_log.layers)
+    outcome.diverged_at(found, failure.validating)
+    outcome.seconds += time.perf_counter() - began
+
+
+@contextmanager
+def tables(config: Config, run: str, folder: Path) -> Iterator[dict[str, Writer]]:
+    """Writers of the run's tables, closed at the end."""
     metadata = run_metadata(config.plain(), run)
     names = ["layers", "steps", *(["probes"] if config.record.probes else [])]
     writers = {name: Writer(folder, name, metadata) for name in names}
-    trainer = Trainer(built, run, folder, writers, report, stop)
     try:
-        trainer.resume()
-        return trainer.run()
+        yield writers
     finally:
-        built.recorder.detach()
         for writer in writers.values():
             writer.close()
 

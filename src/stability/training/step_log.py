@@ -1,88 +1,74 @@
-"""What the host writes down of each step: its rows, whether it spiked, and how far the run is."""
+"""What a run writes of each step: its row, its layers, whether it is a spike; and the progress."""
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
-
-from stability.model.build import Built
+from stability.config.knobs import Config
 from stability.model.optim import learning_rate
-from stability.recording.recorded_step import RecordedStep, Rows
+from stability.recording.layer_log import LayerLog
+from stability.recording.recorded_step import Rows
 from stability.results.parquet import Writer
+from stability.training.step import StepNumbers, StepResult
 
 Report = Callable[[dict[str, Any]], None]
 REPORT_SECONDS = 0.25
 FLUSH_SECONDS = 60.0
-"""Rows wait no longer than this for their way to disk, however long a step takes."""
-
-SPIKE_WINDOW, SPIKE_LEAST = 50, 10
-SPIKE_LOSS, SPIKE_GRADIENT = 1.0, 10.0
-"""A step is a spike where, against the medians of the last 50 steps (at least 10), the loss is more
-than 1 nat higher or the gradient norm more than 10 times larger."""
+"""Rows are written to disk at least this often, however long a step takes."""
 
 
-@dataclass
-class Step:
-    """A step whose numbers the host has not looked at yet."""
+class SpikeDetector:
+    """Tells steps whose loss or gradient norm is far above the recent medians.
 
-    number: int
-    scale: Tensor
-    values: Tensor
-    ready: Any
-    taken: RecordedStep | None
-    val_loss: float | None
-    began: float
+    A step is a spike if, against the medians of the last `WINDOW` finite steps (at least `LEAST`),
+    its loss is more than `LOSS` nats higher or its gradient norm more than `GRADIENT` times larger.
+    """
+
+    WINDOW, LEAST = 50, 10
+    LOSS, GRADIENT = 1.0, 10.0
+
+    def __init__(self) -> None:
+        self.recent: deque[tuple[float, float]] = deque(maxlen=self.WINDOW)
+        """Loss and gradient norm of the last finite steps."""
+
+    def is_spike(self, loss: float, grad_norm: float) -> bool:
+        """Whether the step is a spike; remembers the step for those that follow."""
+        spike = False
+        if len(self.recent) >= self.LEAST:
+            usual_loss, usual_norm = (median(v) for v in zip(*self.recent, strict=True))
+            spike = loss > usual_loss + self.LOSS or grad_norm > usual_norm * self.GRADIENT
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            self.recent.append((loss, grad_norm))
+        return spike
 
 
-class Numbers(NamedTuple):
-    """What ``Step.values`` holds."""
-
-    loss: float
-    grad_norm: float
-    clip_factor: float
-    loss_scale: float
-    bad: float
-    left_out: float
-    diverged: float
-
-
-class Journal:
+class StepLog:
     """Writes the rows of one run.
 
     Args:
-        built: what the config builds.
+        config: of the run.
         run: hash, for the tables.
         writers: of the tables ``layers``, ``steps`` and, where probes are asked for, ``probes``.
         report: called a few times a second with the progress.
     """
 
     def __init__(
-        self, built: Built, run: str, writers: Mapping[str, Writer], report: Report
+        self, config: Config, run: str, writers: Mapping[str, Writer], report: Report
     ) -> None:
+        self.train, self.record = config.train, config.record
         self.run, self.writers, self.report = run, writers, report
-        self.layers = writers["layers"]
-        self.train, self.record = built.config.train, built.config.record
-        self.tokens = self.train.batch_size * built.config.model.context
-        self.updates = self.train.steps
-        self.recent: deque[tuple[float, float]] = deque(maxlen=SPIKE_WINDOW)
-        self.ring: deque[tuple[int, RecordedStep]] = deque(maxlen=self.record.ring)
+        self.tokens = config.train.batch_size * config.model.context
+        last = max(config.train.steps - 1, 0)
+        every, ring = config.record.every, config.record.ring
+        self.layers = LayerLog(writers["layers"], run, every, ring, last)
+        self.spikes = SpikeDetector()
         self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
 
-    def is_recorded(self, step: int) -> bool:
-        """Whether the step's rows go to disk even if nothing goes wrong."""
-        return step % self.record.every == 0 or step == max(self.updates - 1, 0)
-
-    def watches(self, step: int) -> bool:
-        """Whether the step is recorded, be it only for the ring."""
-        return self.is_recorded(step) or bool(self.ring.maxlen)
-
     def keep(self, first: int) -> None:
-        """Drop the rows that a run which goes on at this step will write again."""
+        """Drop the rows that a run which resumes at this step will write again."""
         # A step that was recorded only because it was the last is no longer the last.
         for name, table in self.writers.items():
             table.keep(range(0, first, 1 if name == "steps" else self.record.every))
@@ -93,47 +79,48 @@ class Journal:
         for table in self.writers.values():
             table.flush()
 
-    def is_due(self, done: int) -> bool:
-        """Whether rows have waited long enough."""
-        return done % self.record.flush_every == 0 or time.monotonic() > self.flush_by
+    def flush_if_due(self, done: int) -> None:
+        """Bring every row to disk if ``done`` steps, or the time, say so."""
+        if done % self.record.flush_every == 0 or time.monotonic() > self.flush_by:
+            self.flush()
 
-    def write(self, step: Step, numbers: Numbers) -> None:
-        """Write the step's row and, if it is their turn, those of its layers; else they wait."""
-        seconds = time.perf_counter() - step.began
+    def add_probes(self, rows: Rows) -> None:
+        """Write rows of the probes table."""
+        self.writers["probes"].append(rows)
+
+    def add(self, result: StepResult, val_loss: float | None, began: float) -> StepNumbers:
+        """Write a step's row and, if it is their turn, those of its layers. Waits for the device.
+
+        Args:
+            result: of the step.
+            val_loss: of the weights that the step started from, where they were validated.
+            began: clock (`time.perf_counter`) when the step began.
+        """
+        step, numbers = result.step, result.numbers()
         row = {
             "run": self.run,
-            "step": step.number,
-            "tokens": step.number * self.tokens,
+            "step": step,
+            "tokens": step * self.tokens,
             "loss": numbers.loss,
-            "val_loss": step.val_loss,
-            "lr": learning_rate(self.train, step.number) if self.updates else 0.0,
+            "val_loss": val_loss,
+            "lr": learning_rate(self.train, step) if self.train.steps else 0.0,
             "grad_norm": numbers.grad_norm,
             "clip_factor": numbers.clip_factor,
             "loss_scale": numbers.loss_scale,
             "skipped": bool(numbers.left_out),
-            "spike": self._spiked(numbers.loss, numbers.grad_norm),
-            "step_s": seconds,
-            "record_s": step.taken.seconds if step.taken else 0.0,
+            "spike": self.spikes.is_spike(numbers.loss, numbers.grad_norm),
+            "step_s": time.perf_counter() - began,
+            "record_s": result.recorded.seconds if result.recorded else 0.0,
         }
         self.writers["steps"].append({name: [value] for name, value in row.items()})
-        if step.taken is not None and self.is_recorded(step.number):
-            self.layers.append(self.rows(step.taken, step.number))
-        elif step.taken is not None:
-            self.ring.append((step.number, step.taken))
+        if result.recorded is not None:
+            self.layers.add(step, result.recorded)
+        self._report(row)
+        return numbers
+
+    def _report(self, row: Mapping[str, Any]) -> None:
         if (now := time.monotonic()) - self.reported > REPORT_SECONDS:
             self.reported = now
-            shown = {k: row[k] for k in ("step", "loss", "grad_norm", "val_loss")}
-            self.report({**shown, "steps": self.updates, "tokens_per_s": self.tokens / seconds})
-
-    def rows(self, taken: RecordedStep, step: int) -> Rows:
-        """Rows of the layers table."""
-        return taken.rows(run=self.run, step=step)
-
-    def _spiked(self, loss: float, norm: float) -> bool:
-        spiked = False
-        if len(self.recent) >= SPIKE_LEAST:
-            usual_loss, usual_norm = (median(v) for v in zip(*self.recent, strict=True))
-            spiked = loss > usual_loss + SPIKE_LOSS or norm > usual_norm * SPIKE_GRADIENT
-        if math.isfinite(loss) and math.isfinite(norm):
-            self.recent.append((loss, norm))
-        return spiked
+            shown = {name: row[name] for name in ("step", "loss", "grad_norm", "val_loss")}
+            speed = self.tokens / row["step_s"]
+            self.report({**shown, "steps": self.train.steps, "tokens_per_s": speed})

@@ -1,8 +1,8 @@
 """Spectral norms of Jacobians along the residual stream, over all tokens at once.
 
 - ``sublayer``: d x_post / d x_pre;
-- ``branch``: the part of it that flows through the branch: the equation's Jacobian less that of the
-  same equation with the branch's output held fixed. J_f J_N in Pre-LN, J_N J_f in Post-LN,
+- ``branch``: the part of it that flows through the branch: the equation's Jacobian minus that of
+  the same equation with the branch's output held fixed. J_f J_N in Pre-LN, J_N J_f in Post-LN,
   J_N' J_f J_N in Peri-LN;
 - ``tail``: d x_L / d x_l, with x_l the stream that enters block l, for at most `TAILS` evenly
   spaced blocks, since the cost of all grows as L^2. x_L is before the final norm.
@@ -19,25 +19,37 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability.model.gpt import Sublayer
-from stability.training.probes._look import Look, Row
+from stability.training.probes._context import BLOCKS, SUBLAYERS, Item, ProbeContext, Row
 from stability.training.probes._spectral import spectral_norm
+
+ITEMS = (
+    Item(SUBLAYERS, "`sublayer`", "spectral norm of d x_post / d x_pre"),
+    Item(
+        SUBLAYERS,
+        "`branch`",
+        "of what flows through the branch alone: J_f J_N in Pre-LN, J_N J_f in Post-LN",
+    ),
+    Item(
+        BLOCKS, "`tail`", "of d x_L / d x_l, x_l entering block l; at most 9 evenly spaced blocks"
+    ),
+)
 
 SEQUENCES = 2
 TOKENS = 128
 TAILS = 9
 
 
-def rows(look: Look) -> Iterator[Row]:
-    look.model.requires_grad_(False)
+def rows(context: ProbeContext) -> Iterator[Row]:
+    context.model.requires_grad_(False)
     with sdpa_kernel(SDPBackend.MATH):
-        x_BTD = look.model.embed(look.x_BT[:SEQUENCES, :TOKENS])
-        for layer, name, sub in look.places():
+        x_BTD = context.model.embed(context.x_BT[:SEQUENCES, :TOKENS])
+        for layer, name, sub in context.places():
             x_BTD = x_BTD.detach().requires_grad_()
             yield layer, name, "branch", spectral_norm(through_branch(sub, x_BTD), x_BTD)
             y_BTD = sub(x_BTD)
             yield layer, name, "sublayer", spectral_norm(y_BTD, x_BTD)
             x_BTD = y_BTD
-        yield from tails(look)
+        yield from tails(context)
 
 
 def through_branch(sub: Sublayer, x_BTD: Tensor) -> Tensor:
@@ -46,13 +58,13 @@ def through_branch(sub: Sublayer, x_BTD: Tensor) -> Tensor:
     return sub(x_BTD) - held_BTD
 
 
-def tails(look: Look) -> Iterator[Row]:
+def tails(context: ProbeContext) -> Iterator[Row]:
     """Rows ``tail``: every product runs through the one graph of the whole stack."""
-    depth = look.model.depth
+    depth = context.model.depth
     even = torch.linspace(0, depth - 1, min(depth, TAILS), dtype=torch.float64)
-    x_BTD = look.model.embed(look.x_BT[:SEQUENCES, :TOKENS]).requires_grad_()
+    x_BTD = context.model.embed(context.x_BT[:SEQUENCES, :TOKENS]).requires_grad_()
     entering = []
-    for block in look.model.blocks:
+    for block in context.model.blocks:
         entering.append(x_BTD)
         x_BTD = block(x_BTD)
     for layer in even.round().long().tolist():

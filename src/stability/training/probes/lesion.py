@@ -1,4 +1,4 @@
-"""The loss after deleting each block (the identity map in its place), less the intact loss.
+"""The loss after deleting each block (the identity map in its place), minus the intact loss.
 
 On the first validation batch, in evaluation mode. The streams of the intact net are kept, so that
 each deletion runs only the blocks behind it.
@@ -11,12 +11,17 @@ from torch import Tensor
 
 from stability.model.gpt import loss_sum
 from stability.parts.batches import IGNORED
-from stability.training.probes._look import Look, Row
+from stability.training.probes._context import BLOCKS, OUTPUT, Item, ProbeContext, Row
+
+ITEMS = (
+    Item(BLOCKS, "`rise`", "loss without the block minus the intact loss"),
+    Item(OUTPUT, "`intact`", "the intact loss, nats per token"),
+)
 
 
 @torch.no_grad()
-def rows(look: Look) -> Iterator[Row]:
-    model, (x_BT, y_BT) = look.model.eval(), look.fixed
+def rows(context: ProbeContext) -> Iterator[Row]:
+    model, (_, x_BT, y_BT) = context.model.eval(), context.val_batch
     streams = [model.embed(x_BT)]
     for block in model.blocks:
         streams.append(block(streams[-1]))

@@ -5,9 +5,11 @@ At init it is std * sqrt(fan_in), where the weights know nothing of the input.
 
 from collections.abc import Iterator
 
-from stability.training.probes._look import Look, Row, square
+from stability.training.probes._context import LINEARS, Item, ProbeContext, Row, square
+
+ITEMS = (Item(LINEARS, "weight name (`q`, `mlp_in`, ...)", "rms(output) / rms(input)"),)
 
 
-def rows(look: Look) -> Iterator[Row]:
-    for key, flow in look.seen.linears.items():
+def rows(context: ProbeContext) -> Iterator[Row]:
+    for key, flow in context.shared_pass.linears.items():
         yield *key, float((square(flow.y_BTO).mean() / square(flow.x_BTI).mean()).sqrt())

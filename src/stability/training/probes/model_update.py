@@ -7,9 +7,11 @@ root over tokens of the mean squared length of the change.
 
 from collections.abc import Iterator
 
-from stability.training.probes._look import Look, Row, square
+from stability.training.probes._context import OUTPUT, Item, ProbeContext, Row, square
+
+ITEMS = (Item(OUTPUT, "`change`", "|F(theta_i) - F(theta_0)|"),)
 
 
-def rows(look: Look) -> Iterator[Row]:
-    moved_BTD = look.output() - look.start
-    yield look.model.depth, "head", "change", float(square(moved_BTD).sum(-1).mean().sqrt())
+def rows(context: ProbeContext) -> Iterator[Row]:
+    moved_BTD = context.output() - context.initial_output
+    yield context.model.depth, "head", "change", float(square(moved_BTD).sum(-1).mean().sqrt())

@@ -13,7 +13,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from stability.training.probes._look import Look, Row
+from stability.training.probes._context import NORMS, Item, ProbeContext, Row
+
+ITEMS = (
+    Item(
+        NORMS,
+        "`norm`, `norm.out`",
+        "bytes per token that it reads and writes, there and back",
+    ),
+)
 
 
 class Traffic(TorchDispatchMode):
@@ -33,9 +41,9 @@ class Traffic(TorchDispatchMode):
         return result
 
 
-def rows(look: Look) -> Iterator[Row]:
-    for key, norm in look.norms().items():
-        x_BTD = look.seen.norms[key].detach().requires_grad_()
+def rows(context: ProbeContext) -> Iterator[Row]:
+    for key, norm in context.norms().items():
+        x_BTD = context.shared_pass.norms[key].detach().requires_grad_()
         delta_BTD = torch.zeros_like(x_BTD)
         with torch.enable_grad(), Traffic() as traffic:
             y_BTD = norm(x_BTD)

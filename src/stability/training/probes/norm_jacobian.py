@@ -17,8 +17,14 @@ import torch
 from torch import Tensor
 
 from stability.parts.norms import Affine
-from stability.training.probes._look import Look, Row
+from stability.training.probes._context import NORMS, Item, ProbeContext, Row
 from stability.training.probes.norm_sigma import has_sigma, standardised
+
+ITEMS = (
+    Item(NORMS, "`error`", "largest |closed form - autograd|, in fp64"),
+    Item(NORMS, "`spectral`, `inverse_sigma`", "of J, and 1/sigma; mean over tokens, gamma 1"),
+    Item(NORMS, "`out.error`, ...", "the same of a second norm"),
+)
 
 DRAWS = 3
 ROUNDS = 3
@@ -45,9 +51,9 @@ def by_autograd(norm: Affine, x_BTD: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda v: torch.autograd.grad(y_BTD, x_BTD, v, retain_graph=True)[0]
 
 
-def rows(look: Look) -> Iterator[Row]:
-    norms = look.norms()
-    for (layer, sublayer, name), x in look.seen.norms.items():
+def rows(context: ProbeContext) -> Iterator[Row]:
+    norms = context.norms()
+    for (layer, sublayer, name), x in context.shared_pass.norms.items():
         norm = norms[layer, sublayer, name]  # type: ignore[index]
         if not has_sigma(norm):
             continue

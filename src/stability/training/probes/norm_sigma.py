@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from stability.parts.norms import Affine
-from stability.training.probes._look import Look, Row
+from stability.training.probes._context import NORMS, Item, ProbeContext, Row
+
+ITEMS = (Item(NORMS, "`norm`, `norm.out`", "mean over tokens of 1/sigma"),)
 
 
 def standardised(norm: Affine, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,9 +26,9 @@ def has_sigma(norm: nn.Module) -> bool:
     return isinstance(norm, Affine) and len(norm.over) > 0
 
 
-def rows(look: Look) -> Iterator[Row]:
-    norms = look.norms()
-    for key, x_BTD in look.seen.norms.items():
+def rows(context: ProbeContext) -> Iterator[Row]:
+    norms = context.norms()
+    for key, x_BTD in context.shared_pass.norms.items():
         if has_sigma(norm := norms[key]):
             sigma = standardised(norm, x_BTD.double())[1]  # type: ignore[arg-type]
             yield *key, float(sigma.reciprocal().mean())

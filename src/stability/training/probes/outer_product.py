@@ -9,15 +9,23 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from stability.training.probes._look import Flow, Look, Row
+from stability.training.probes._context import LINEARS, Item, LinearPass, ProbeContext, Row
+
+ITEMS = (
+    Item(
+        LINEARS,
+        "weight name (`q`, `mlp_in`, ...)",
+        "relative Frobenius error of sum_t delta_t x_t^T",
+    ),
+)
 
 
-def rows(look: Look) -> Iterator[Row]:
-    for key, flow in look.seen.linears.items():
+def rows(context: ProbeContext) -> Iterator[Row]:
+    for key, flow in context.shared_pass.linears.items():
         yield *key, error(flow)
 
 
-def error(flow: Flow) -> float:
+def error(flow: LinearPass) -> float:
     """Relative Frobenius error; 0 where there is no gradient at all."""
     made_OI = outer(flow.delta_BTO, flow.x_BTI)
     size = float(vector_norm(flow.weight_grad_OI.double()))

@@ -10,27 +10,29 @@ from collections.abc import Iterator
 
 import torch
 
-from stability.training.probes._look import Look, Row, square
+from stability.training.probes._context import OUTPUT, Item, ProbeContext, Row, square
+
+ITEMS = (Item(OUTPUT, "`change`", "|F(W) - F(W + noise)|^2"),)
 
 RELATIVE = 0.01
 DRAWS = 4
 
 
-def rows(look: Look) -> Iterator[Row]:
-    before_BTD = look.output()
+def rows(context: ProbeContext) -> Iterator[Row]:
+    before_BTD = context.output()
     changes = []
     for seed in range(DRAWS):
-        look.refresh()
-        perturb(look, seed)
-        changes.append(float(square(look.output() - before_BTD).sum(-1).mean()))
-    yield look.model.depth, "head", "change", sum(changes) / DRAWS
+        context.load_weights()
+        perturb(context, seed)
+        changes.append(float(square(context.output() - before_BTD).sum(-1).mean()))
+    yield context.model.depth, "head", "change", sum(changes) / DRAWS
 
 
 @torch.no_grad()
-def perturb(look: Look, seed: int) -> None:
+def perturb(context: ProbeContext, seed: int) -> None:
     """Add the noise of one draw to every weight matrix between the embedding and the head."""
-    generator = torch.Generator(look.built.device).manual_seed(seed)
-    for key, linear in look.linears().items():
+    generator = torch.Generator(context.built.device).manual_seed(seed)
+    for key, linear in context.linears().items():
         if key.sublayer != "head":
             weight = linear.weight
             noise = torch.randn(

@@ -8,11 +8,19 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from stability.training.probes._look import Look, Row
+from stability.training.probes._context import STREAMS, Item, ProbeContext, Row
+
+ITEMS = (
+    Item(
+        STREAMS,
+        "`act`, `grad`",
+        "mean cosine between tokens of a sequence; of the gradient",
+    ),
+)
 
 
-def rows(look: Look) -> Iterator[Row]:
-    for (layer, sublayer), (x_BTD, grad_BTD) in look.seen.streams.items():
+def rows(context: ProbeContext) -> Iterator[Row]:
+    for (layer, sublayer), (x_BTD, grad_BTD) in context.shared_pass.streams.items():
         yield layer, sublayer, "act", mean_cosine(x_BTD)
         yield layer, sublayer, "grad", mean_cosine(grad_BTD)
 

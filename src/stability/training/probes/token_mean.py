@@ -7,11 +7,13 @@ arXiv:1910.07467, section 3.
 
 from collections.abc import Iterator
 
-from stability.training.probes._look import Look, Row
+from stability.training.probes._context import NORMS, Item, ProbeContext, Row
+
+ITEMS = (Item(NORMS, "`norm`, `norm.out`", "mean over tokens of |mean| / std of the norm's input"),)
 
 
-def rows(look: Look) -> Iterator[Row]:
-    for (layer, sublayer, name), x_BTD in look.seen.norms.items():
+def rows(context: ProbeContext) -> Iterator[Row]:
+    for (layer, sublayer, name), x_BTD in context.shared_pass.norms.items():
         wide_BTD = x_BTD.double()
         ratio_BT = wide_BTD.mean(-1).abs() / wide_BTD.std(-1, correction=0)
         yield layer, sublayer, name, float(ratio_BT.mean())

@@ -1,4 +1,4 @@
-"""What probes look at: a copy of the model, the batch of a step, and one pass that they share."""
+"""What probes get: a copy of the model, the batch of a step, and one pass that they share."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -13,6 +13,7 @@ from stability.model.gpt import GPT, Sublayer, loss_sum
 from stability.model.sublayers import Linear
 from stability.parts.batches import IGNORED
 from stability.parts.placements import norms_used
+from stability.training.passes import Batch, val_batch
 
 Place = tuple[int, str]
 """Layer and sublayer."""
@@ -21,8 +22,25 @@ Row = tuple[int, str, str, float]
 """Layer, sublayer, item, value."""
 
 
-class Flow(NamedTuple):
-    """What passed a linear layer, delta being the gradient of its output."""
+class Item(NamedTuple):
+    """One series of values that a probe gives, for the documentation."""
+
+    place: str
+    name: str
+    value: str
+
+
+SUBLAYERS = "each sublayer"
+NORMS = "each sublayer with a norm; (depth, `head`): the final norm"
+LINEARS = "each sublayer; (depth, `head`) where untied"
+STREAMS = "(-1, `embed`) for x_0; each sublayer for its x_post"
+OUTPUT = "(depth, `head`)"
+BLOCKS = "(block l, `block`)"
+"""Places of items: layer and sublayer."""
+
+
+class LinearPass(NamedTuple):
+    """What passed a linear layer: input, output, gradient of the output, gradient of the weight."""
 
     x_BTI: Tensor
     y_BTO: Tensor
@@ -30,25 +48,25 @@ class Flow(NamedTuple):
     weight_grad_OI: Tensor
 
 
-class Pass(NamedTuple):
-    """What a forward and backward pass of the mean loss left in its wake, in order of execution."""
+class SharedPass(NamedTuple):
+    """Tensors of one forward and backward pass of the mean loss, in the order of execution."""
 
     streams: dict[Place, tuple[Tensor, Tensor]]
     """x_0 and each x_post, and the gradient there."""
-    linears: dict[Key, Flow]
+    linears: dict[Key, LinearPass]
     norms: dict[Key, Tensor]
     """The input of each norm."""
 
 
-class Look:
+class ProbeContext:
     """A run as the probes see it.
 
     Attributes:
-        model: a copy, at least fp32, to do with as one likes.
-        x_BT, y_BT: the first part (``train.accumulate``) of the batch of the step looked at.
+        model: a copy in at least fp32; a probe may change it.
+        x_BT, y_BT: the first part (``train.accumulate``) of the step's batch.
 
     Args:
-        built: what the config builds; read, and never touched.
+        built: what the config builds; only read.
     """
 
     x_BT: Tensor
@@ -61,17 +79,17 @@ class Look:
         model = GPT(self.config.model, self.config.depth, self.vocab, parts_of(self.config))
         self.model = model.to(built.device, dtype)
 
-    def turn_to(self, x_BT: Tensor, y_BT: Tensor) -> None:
-        """Look at another step."""
+    def set_batch(self, batch: Batch) -> None:
+        """Take the batch of another step."""
         parts = self.config.train.accumulate
-        self.x_BT, self.y_BT = x_BT.tensor_split(parts)[0], y_BT.tensor_split(parts)[0]
-        self.forget()
+        self.x_BT, self.y_BT = batch.x_BT.tensor_split(parts)[0], batch.y_BT.tensor_split(parts)[0]
+        self.free_pass()
 
-    def forget(self) -> None:
-        """Let go of the shared pass."""
-        self.__dict__.pop("seen", None)
+    def free_pass(self) -> None:
+        """Free the tensors of the shared pass."""
+        self.__dict__.pop("shared_pass", None)
 
-    def refresh(self, weights: Mapping[str, Any] | None = None) -> None:
+    def load_weights(self, weights: Mapping[str, Any] | None = None) -> None:
         """Load weights, the run's own by default; dropout off, norms as in training."""
         self.model.load_state_dict(weights or self.built.model.state_dict())
         self.model.requires_grad_(True).eval()
@@ -112,8 +130,8 @@ class Look:
         return {(EMBED_LAYER, "embed"): self.model.embed.resid_post, **after}
 
     @cached_property
-    def seen(self) -> Pass:
-        """The pass over `x_BT` that the probes of gradients and activations share."""
+    def shared_pass(self) -> SharedPass:
+        """The pass over `x_BT`, made once for all probes of gradients and activations."""
         streams: dict[Place, Tensor] = {}
         norms: dict[Key, Tensor] = {}
         inputs: dict[Key, Tensor] = {}
@@ -132,33 +150,29 @@ class Look:
         stream_pairs = {k: (x.detach(), next(grads)) for k, x in streams.items()}
         deltas = {k: next(grads) for k in outputs}
         flows = {
-            k: Flow(inputs[k].detach(), outputs[k].detach(), deltas[k], next(grads))
+            k: LinearPass(inputs[k].detach(), outputs[k].detach(), deltas[k], next(grads))
             for k in linears
         }
-        return Pass(stream_pairs, flows, {k: x.detach() for k, x in norms.items()})
+        return SharedPass(stream_pairs, flows, {k: x.detach() for k, x in norms.items()})
 
     @cached_property
-    def fixed(self) -> tuple[Tensor, Tensor]:
+    def val_batch(self) -> Batch:
         """The first validation batch: the same at every step of every run on these data."""
-        config = self.config
-        size, time = config.train.batch_size, config.model.context
-        x, y = self.built.source.val_batch(0, size, time, config.data.pad_share)
-        device = self.built.device
-        return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
+        return val_batch(self.built, 0)
 
     @torch.no_grad()
     def output(self) -> Tensor:
-        """F on the fixed batch: what the head reads, after the final norm if any, in fp64."""
+        """F on the validation batch: what the head reads, after the final norm if any, in fp64."""
         kept: dict[str, Tensor] = {}
         hook = self.model.head.branch_in.register_forward_hook(_keep(kept, "F", 1))
-        self.model(self.fixed[0])
+        self.model(self.val_batch.x_BT)
         hook.remove()
         return kept["F"].double()
 
     @cached_property
-    def start(self) -> Tensor:
+    def initial_output(self) -> Tensor:
         """F of the weights that the run started from, drawn again from the seed."""
-        self.refresh(model_of(self.config, self.vocab).state_dict())
+        self.load_weights(model_of(self.config, self.vocab).state_dict())
         return self.output()
 
 
