@@ -14,7 +14,7 @@ ITEMS = (
     Item(
         STREAMS,
         "`act`, `grad`",
-        "mean cosine between tokens of a sequence; of the gradient",
+        "mean cosine between tokens of a sequence, of x or its gradient",
     ),
 )
 
