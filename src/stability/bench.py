@@ -17,9 +17,8 @@ from rich.table import Table
 from stability import shell
 from stability.config.knobs import GROUPS, Config
 from stability.model.build import Built, build
-from stability.model.gpt import loss_sum
-from stability.recording.recorder import Recorder
 from stability.training.passes import train_batch
+from stability.training.step import TrainingState, training_step
 
 Variant = Callable[[], None]
 
@@ -37,25 +36,14 @@ def settings(depth: int, width: int, context: int, compile: bool) -> Config:
     return config
 
 
-def step(built: Built, recorder: Recorder | None) -> Variant:
+def step(built: Built, record: bool) -> Variant:
     """One whole training step, recorded or not."""
-    _, x_BT, y_BT = train_batch(built, 0)
-    never = torch.zeros((), device=built.device)
+    state, batch = TrainingState(built), train_batch(built, 0)
 
     def run() -> None:
-        if recorder:
-            recorder.start()
-        built.optimizer.zero_grad()
-        (loss_sum(built.model(x_BT), y_BT) / y_BT.numel()).backward()
-        if recorder:
-            recorder.pass_done()
-            recorder.gradients()
-        built.optimizer.gradients(built.loss_scale.scale)
-        before = recorder.snapshot() if recorder else None
-        built.optimizer.step(0, never)
-        if recorder and before is not None:
-            recorder.updates(before, built.optimizer.asked(before))
-            recorder.take().rows(run="bench", step=0)
+        recorded = training_step(state, batch, record).recorded
+        if recorded is not None:
+            recorded.rows(run="bench", step=0)
         if built.device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -65,11 +53,11 @@ def step(built: Built, recorder: Recorder | None) -> Variant:
 def variants(args: argparse.Namespace) -> dict[str, Variant]:
     """Name -> step; the first is what the others are compared with."""
     eager = build(settings(args.depth, args.width, args.context, compile=False))
-    found = {"eager": step(eager, None), "eager, recorded": step(eager, eager.recorder)}
+    found = {"eager": step(eager, record=False), "eager, recorded": step(eager, record=True)}
     if args.compile:
         compiled = build(settings(args.depth, args.width, args.context, compile=True))
-        found["compiled"] = step(compiled, None)
-        found["compiled, recorded"] = step(compiled, compiled.recorder)
+        found["compiled"] = step(compiled, record=False)
+        found["compiled, recorded"] = step(compiled, record=True)
     return found
 
 

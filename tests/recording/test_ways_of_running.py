@@ -6,7 +6,7 @@ import torch
 from recorded_rows import assert_equal, by_key, drop
 from slow_statistics import COUNTS
 from stability.parts.precision import LossScale
-from stability.training.step_log import Journal
+from stability.recording.layer_log import LayerLog
 from tiny import make_config, run
 
 
@@ -18,7 +18,7 @@ def test_lesson_04_weights_and_losses_are_bitwise_the_same_with_recording_on_and
     changes = {"model.dropout": 0.2, "train.steps": 4, "train.clip": 0.5, "model.width": 32}
     config = make_config(changes, dtype=dtype, threads=threads)
     on = run(config, tmp_path / "on")
-    monkeypatch.setattr(Journal, "is_recorded", lambda self, step: False)
+    monkeypatch.setattr(LayerLog, "is_written", lambda self, step: False)
     off = run(config, tmp_path / "off", prepare=lambda built: built.recorder.detach())
     assert len(on.layers)
     assert not len(off.layers)

@@ -12,6 +12,7 @@ from stability.config.names import Key
 from stability.model import build
 from stability.results.schema import FAILURE_FILE
 from stability.training import divergence, job
+from stability.training.failure import Failure, describe, loss_place
 from stability.training.replayer import Replayer
 from tiny import make_config, run
 
@@ -45,7 +46,7 @@ def test_a_fault_that_does_not_come_again_is_named_from_what_was_recorded(tmp_pa
 def test_a_fault_that_nothing_recorded_is_one_of_the_loss(tmp_path):
     ran = run(make_config({"train.steps": 6, "record.every": 5}), tmp_path, only_once(step=2))
     assert ran.info["status"] == "diverged"
-    assert ran.info["first_bad"] == divergence.loss_place(ran.built.config, 2)
+    assert ran.info["first_bad"] == loss_place(ran.built.config, 2)
     assert ran.layers.step.unique().tolist() == [0, 1, 2]
 
 
@@ -80,9 +81,13 @@ def test_a_device_without_room_for_another_model_is_no_failure(tmp_path, monkeyp
         ran = run(config, tmp_path / "full")
     wanted = run(config, tmp_path / "free").info["first_bad"]
     assert ran.info["status"] == "diverged"
-    at = wanted["step"]
-    found = ran.info["first_bad"]
-    assert found == (wanted if every == 1 else divergence.loss_place(config, at))
+    at, found = wanted["step"], ran.info["first_bad"]
+    assert found == (wanted if every == 1 else loss_place(config, at))
+    kept, same = (
+        torch.load(tmp_path / n / FAILURE_FILE, weights_only=True) for n in ("full", "free")
+    )
+    assert all(torch.equal(value, same["model"][name]) for name, value in kept["model"].items())
+    assert torch.equal(kept["x"], same["x"]) and kept["step"] == at
 
 
 def test_steps_that_are_written_already_are_not_made_again(tmp_path, monkeypatch):
@@ -133,14 +138,14 @@ def test_a_skipped_step_between_recordings_is_named_and_the_training_is_left_alo
 
 
 def test_the_loss_is_the_place_where_no_tensor_is_bad():
-    place = divergence.loss_place(make_config(depth=3), 7)
+    place = loss_place(make_config(depth=3), 7)
     assert place == {"step": 7, "layer": 3, "sublayer": "head", "site": "loss", "kind": "act"}
-    assert divergence.describe(place) == "act at layer 3, head, loss"
+    assert describe(place) == "act at layer 3, head, loss"
 
 
 def test_what_a_failure_holds_is_a_copy(tmp_path):
     built = build.build(make_config(loss_scale=8.0))
-    failure = divergence.Failure.of(built, 3, "run", loss_scale=16.0)
+    failure = Failure.of(built, 3, "run", loss_scale=16.0)
     assert (failure.step, failure.weights_broken, failure.validating) == (3, False, False)
     assert float(failure.saved["loss_scale"]["scale"]) == 16.0
     assert float(built.loss_scale.scale) == 8.0
@@ -148,5 +153,5 @@ def test_what_a_failure_holds_is_a_copy(tmp_path):
         for p in built.model.parameters():
             p.fill_(math.nan)
     assert all(value.isfinite().all() for value in failure.saved["model"].values())
-    assert divergence.Failure.of(built, 3, "run").weights_broken
-    assert divergence.Failure.of(built, 3, "run").validating
+    assert Failure.of(built, 3, "run").weights_broken
+    assert Failure.of(built, 3, "run").validating

@@ -8,92 +8,25 @@ the one to look at.
 import gc
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from stability.config.knobs import Config, Record
-from stability.config.names import KINDS, SITES, Key
-from stability.model.build import Built, build
+from stability.config.names import KINDS, SITES
+from stability.model.build import build
 from stability.recording.layer_log import LayerLog
 from stability.recording.recorded_step import Rows, first_bad
 from stability.results.schema import CHECKPOINT_FILE, FAILURE_FILE
 from stability.training import checkpoint
 from stability.training.checkpoint import Checkpoint
+from stability.training.failure import Failure, FirstBad, loss_place, starting_point, with_batch
 from stability.training.passes import Batch, train_batch, val_batch
 from stability.training.replayer import Replayer
 
 log = logging.getLogger("stability")
-
-FirstBad = dict[str, Any]
-"""Where the first non-finite tensor lies: step, layer, sublayer, site, kind."""
-
-
-def describe(found: FirstBad) -> str:
-    """A non-finite tensor in words."""
-    return f"{found['kind']} at {Key.of(found)}"
-
-
-def loss_place(config: Config, step: int) -> FirstBad:
-    """The place of what is not finite although every recorded tensor is: the loss."""
-    place = {"layer": config.depth, "sublayer": "head", "site": "loss", "kind": "act"}
-    return {"step": step, **place}
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What a run that broke hands over to be examined. It holds nothing of the training's own.
-
-    Attributes:
-        step: the first that was not finite; after the last step, the number of steps.
-        saved: what the step started from, on the CPU, without the optimizer's state.
-        weights_broken: a weight was not finite before the step.
-        seen: the first non-finite tensor among those that were recorded as it happened.
-        validating: it was the validation after the last step that was not finite.
-    """
-
-    step: int
-    saved: Checkpoint
-    weights_broken: bool
-    seen: FirstBad | None
-    validating: bool
-
-    @classmethod
-    def of(
-        cls,
-        built: Built,
-        step: int,
-        run: str,
-        loss_scale: float | None = None,
-        seen: FirstBad | None = None,
-    ) -> "Failure":
-        """Of a training whose weights are still what the step started from.
-
-        Args:
-            built: the training's.
-            step: the failing one.
-            run: hash.
-            loss_scale: of the step, which by now may be halved; None after the last step.
-            seen: first non-finite tensor that was recorded.
-        """
-        saved = starting_point(built, step, run)
-        if loss_scale is not None:
-            saved["loss_scale"]["scale"].fill_(loss_scale)
-        broken = not all(bool(torch.isfinite(p).all()) for p in built.model.parameters())
-        return cls(step, saved, broken, seen, validating=loss_scale is None)
-
-
-def starting_point(built: Built, step: int, run: str) -> Checkpoint:
-    """What a step starts from but the optimizer's state, copied to the CPU."""
-    state = checkpoint.pack(built, step, run)
-    del state["optimizer"]
-    for part in ("model", "loss_scale"):
-        state[part] = {name: value.to("cpu", copy=True) for name, value in state[part].items()}
-    return state
 
 
 def records_all(config: Config) -> bool:
@@ -131,6 +64,8 @@ def examine(failure: Failure, config: Config, folder: Path, layers: LayerLog) ->
     Returns:
         Where the first non-finite tensor in the order of execution lies.
     """
+    if not failure.validating:
+        checkpoint.save(failure.saved, folder / FAILURE_FILE)
     gc.collect()  # models and their hooks refer to each other
     found = None
     try:
@@ -155,7 +90,7 @@ class Examination:
         self, failure: Failure, replayer: Replayer, folder: Path, layers: LayerLog
     ) -> None:
         self.failure, self.replayer, self.folder, self.layers = failure, replayer, folder, layers
-        self.built, self.run = replayer.built, layers.run
+        self.built = replayer.built
 
     def of_step(self) -> FirstBad | None:
         """The first non-finite tensor of the failing step, or of the update that it suffers from.
@@ -164,7 +99,6 @@ class Examination:
         """
         step, broken_by_update = self.failure.step, None
         batch = train_batch(self.built, step)
-        self._save(self.failure.saved, batch)
         if self.failure.weights_broken and step > 0:
             broken_by_update = self._of_update(step - 1)
         else:
@@ -182,7 +116,7 @@ class Examination:
         for index in range(self.built.config.train.eval_batches):
             batch = val_batch(self.built, index, step)
             if found := first_bad(self.replayer.record(batch).rows(step=step)):
-                self._save(self.failure.saved, batch)
+                self._save(with_batch(self.failure.saved, batch))
                 return found
         return None
 
@@ -190,7 +124,7 @@ class Examination:
         """The first non-finite tensor of a step whose update broke the weights."""
         self._write_steps_before(step, make_them=True)
         batch = train_batch(self.built, step)
-        self._save(starting_point(self.built, step, self.run), batch)
+        self._save(starting_point(self.built, step, self.layers.run, batch))
         return self._record(batch, update=True)
 
     def _write_steps_before(self, end: int, make_them: bool = False) -> None:
@@ -199,7 +133,7 @@ class Examination:
         If ``make_them``, the steps are made again in any case.
         """
         self.layers.write_ring(before=end)
-        saved = checkpoint.load(self.folder / CHECKPOINT_FILE, self.run)
+        saved = checkpoint.load(self.folder / CHECKPOINT_FILE, self.layers.run)
         first = 0
         # The weights may have been broken already when the last checkpoint was written.
         if saved is not None and saved["step"] <= end:
@@ -210,10 +144,9 @@ class Examination:
         if make_them or missing:
             self.replayer.advance(end, layers)
 
-    def _save(self, saved: Checkpoint, batch: Batch) -> None:
+    def _save(self, saved: Checkpoint) -> None:
         """Keep what a pass started from, for `stability.replay`."""
-        tokens = {"x": batch.x_BT.cpu(), "y": batch.y_BT.cpu()}
-        checkpoint.save({**saved, **tokens}, self.folder / FAILURE_FILE)
+        checkpoint.save(saved, self.folder / FAILURE_FILE)
 
     def _record(self, batch: Batch, update: bool = False) -> FirstBad | None:
         """Repeat a step, write the rows that it lacks, and name its first non-finite tensor."""

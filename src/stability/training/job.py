@@ -26,7 +26,7 @@ from stability.results.atomic import write_text
 from stability.results.parquet import Writer, run_metadata
 from stability.results.run_file import RunFile, now
 from stability.training import divergence
-from stability.training.divergence import Failure
+from stability.training.failure import Failure
 from stability.training.outcome import Outcome
 from stability.training.passes import train_batch
 from stability.training.step_log import Report, StepLog

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from stability.training.divergence import FirstBad, describe
+from stability.training.failure import FirstBad, describe
 
 CARRIED = ("first_bad", "seconds", "record_seconds")
 """Fields of an outcome that a resumed run starts with."""

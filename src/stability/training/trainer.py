@@ -17,7 +17,7 @@ from stability.model.build import Built
 from stability.recording.recorded_step import first_bad
 from stability.results.schema import CHECKPOINT_FILE
 from stability.training import checkpoint, divergence, passes
-from stability.training.divergence import Failure, FirstBad
+from stability.training.failure import Failure, FirstBad, loss_place
 from stability.training.outcome import Outcome
 from stability.training.passes import Batch, train_batch
 from stability.training.probes import Prober
@@ -59,7 +59,7 @@ class Trainer:
     def __init__(
         self, built: Built, folder: Path, step_log: StepLog, stop: Callable[[], bool]
     ) -> None:
-        self.built, self.log, self.stop = built, step_log, stop
+        self.built, self.step_log, self.stop = built, step_log, stop
         self.config, self.updates = built.config, built.config.train.steps
         self.checkpoint_file = folder / CHECKPOINT_FILE
         self.state, self.first = TrainingState(built), 0
@@ -72,13 +72,13 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one; drop the rows that will be written again."""
-        saved = checkpoint.load(self.checkpoint_file, self.log.run)
+        saved = checkpoint.load(self.checkpoint_file, self.step_log.run)
         if saved is not None:
             self.first = checkpoint.unpack(self.built, saved)
-            self.log.spikes.recent.extend((loss, norm) for loss, norm in saved["recent"])
+            self.step_log.spikes.recent.extend((loss, norm) for loss, norm in saved["recent"])
             self.outcome.resume(saved["outcome"])
             log.info("resumed at step %d", self.first)
-        self.log.keep(self.first)
+        self.step_log.keep(self.first)
 
     def run(self) -> Outcome:
         """Train to the end, to divergence, or to the first ``stop``."""
@@ -102,18 +102,18 @@ class Trainer:
             self._probe(batch)
             self._step(batch)
             batch = train_batch(self.built, step + 1)
-            self._log(self.lag)
+            self._log_steps(self.lag)
             self._checkpoint(step + 1)
-        self._log()
+        self._log_steps()
         self._validate_last()
 
     def _probe(self, batch: Batch) -> None:
         """Take the step's probes, of a copy of the model, if it is their turn."""
-        if self.prober is None or not self.log.layers.is_written(batch.step):
+        if self.prober is None or not self.step_log.layers.is_written(batch.step):
             return
-        self._log()
+        self._log_steps()
         began = time.perf_counter()
-        self.log.add_probes(self.prober.take(batch))
+        self.step_log.add_probes(self.prober.take(batch))
         seconds = time.perf_counter() - began
         self.outcome.record_seconds += seconds
         log.info("probes of step %d took %.1f s", batch.step, seconds)
@@ -121,10 +121,10 @@ class Trainer:
     def _step(self, batch: Batch) -> None:
         began, every = time.perf_counter(), self.config.train.eval_every
         val_loss = passes.validate(self.built) if every and batch.step % every == 0 else None
-        record = self.log.layers.is_recorded(batch.step)
+        record = self.step_log.layers.is_recorded(batch.step)
         self.pending.append(Pending(training_step(self.state, batch, record), val_loss, began))
 
-    def _log(self, keep: int = 0) -> None:
+    def _log_steps(self, keep: int = 0) -> None:
         """Log the steps but the last ``keep``.
 
         Raises:
@@ -132,7 +132,7 @@ class Trainer:
         """
         while len(self.pending) > keep:
             result, val_loss, began = self.pending.popleft()
-            numbers = self.log.add(result, val_loss, began)
+            numbers = self.step_log.add(result, val_loss, began)
             self.outcome.steps_done = min(result.step + 1, self.updates)
             self.outcome.final_loss = numbers.loss
             self.outcome.record_seconds += result.recorded.seconds if result.recorded else 0.0
@@ -144,36 +144,36 @@ class Trainer:
     def _failure(self, result: StepResult, numbers: StepNumbers) -> Failure:
         seen = None
         if result.recorded is not None:
-            seen = first_bad(self.log.layers.rows(result.step, result.recorded))
-        return Failure.of(self.built, result.step, self.log.run, numbers.loss_scale, seen)
+            seen = first_bad(self.step_log.layers.rows(result.step, result.recorded))
+        return Failure.of(self.built, result.step, self.step_log.run, numbers.loss_scale, seen)
 
     def _name_first_bad(self, result: StepResult, numbers: StepNumbers) -> FirstBad:
         """The first non-finite tensor of a step that does not end the run."""
         failure, policy = self._failure(result, numbers), self.config.on_nonfinite
         if policy == "continue" or self.lag:  # the weights may have moved on since
-            return failure.seen or divergence.loss_place(self.config, result.step)
+            return failure.seen or loss_place(self.config, result.step)
         return divergence.name_first_bad(failure, self.config)
 
     def _checkpoint(self, done: int) -> None:
         """Write a checkpoint, or at least the rows, if it is time."""
         every = self.config.train.checkpoint_every
         if every and done % every == 0 and done < self.updates:
-            self._log()
+            self._log_steps()
             self._save(done)
         else:
-            self.log.flush_if_due(done)
+            self.step_log.flush_if_due(done)
 
     def _save(self, step: int) -> None:
         """Write a checkpoint that ``step`` starts from; every row before it is on disk first."""
-        self.log.flush()
+        self.step_log.flush()
         self._tick()
-        state = checkpoint.pack(self.built, step, self.log.run)
-        state["recent"] = [list(pair) for pair in self.log.spikes.recent]
+        state = checkpoint.pack(self.built, step, self.step_log.run)
+        state["recent"] = [list(pair) for pair in self.step_log.spikes.recent]
         state["outcome"] = self.outcome.carried()
         checkpoint.save(state, self.checkpoint_file)
 
     def _interrupt(self, step: int) -> None:
-        self._log()
+        self._log_steps()
         self._save(step)
         self.outcome.status = "interrupted"
         self.outcome.text = f"interrupted before step {step}"
@@ -187,7 +187,7 @@ class Trainer:
         self.outcome.status = "diverged"
         self.outcome.text = "diverged: the last validation loss is not finite"
         if self.config.on_nonfinite != "continue":  # else it broke long ago, and was named then
-            self.failure = Failure.of(self.built, self.updates, self.log.run)
+            self.failure = Failure.of(self.built, self.updates, self.step_log.run)
 
     def _tick(self) -> None:
         """Count the seconds since last time."""
