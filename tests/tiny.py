@@ -92,7 +92,7 @@ class Ran(NamedTuple):
 def run(config: Config, folder: Path, prepare: Callable[[Any], object] = lambda built: None) -> Ran:
     """Run a config to its finished folder; ``prepare`` may tamper with each model that is built.
 
-    The first is the one that is trained; a run that breaks is examined on another.
+    The first is the one that is trained; a run that breaks is repeated on another.
     """
     from stability.model import build
     from stability.training import divergence, job

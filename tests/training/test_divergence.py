@@ -1,4 +1,4 @@
-"""A run that breaks is examined on a model of its own, after the training has let go of its."""
+"""A run that breaks is repeated on a model of its own, after the training has let go of its."""
 
 import gc
 import math

@@ -196,8 +196,8 @@ def test_without_a_checkpoint_the_steps_since_the_start_run_again(tmp_path):
 def test_an_update_that_breaks_the_weights_is_named_and_what_it_started_from_is_kept(
     tmp_path, ring
 ):
-    changes = {"dtype": "fp16", "train.optimizer": "sgd", "train.steps": 6, "record.ring": ring}
-    done = run(make_config(changes | {"train.lr": 1e9}), tmp_path / "run")
+    changes = {"dtype": "fp16", "train.optimizer": "sgd", "train.steps": 6, "record.every": 4}
+    done = run(make_config(changes | {"train.lr": 1e9, "record.ring": ring}), tmp_path / "run")
     assert done.info["status"] == "diverged"
     assert (done.info["first_bad"]["kind"], done.info["first_bad"]["step"]) == ("update", 0)
     kept = torch.load(tmp_path / "run" / FAILURE_FILE, weights_only=True)
@@ -205,11 +205,13 @@ def test_an_update_that_breaks_the_weights_is_named_and_what_it_started_from_is_
     assert all(torch.isfinite(p).all() for p in kept["model"].values())
     update = done.layers.query("step == 0 and kind == 'update' and site == 'wte'")
     assert update.nonfinite.item() > 0
+    failing = done.layers[done.layers.step == 1]
+    assert set(failing.kind) == {"weight", "act", "grad", "weight_grad"}
     assert not done.layers.duplicated(["step", "layer", "sublayer", "site", "kind"]).any()
     assert replay.main([str(tmp_path / "run")]) == 0
 
 
-def test_the_last_update_is_examined_like_any_other(tmp_path):
+def test_the_last_update_is_repeated_like_any_other(tmp_path):
     changes = {"train.steps": 1, "train.optimizer": "sgd", "train.eval_batches": 1}
     broken = run(make_config(changes | {"dtype": "fp16", "train.lr": 1e9}), tmp_path / "weights")
     assert (broken.info["status"], broken.info["first_bad"]["kind"]) == ("diverged", "update")

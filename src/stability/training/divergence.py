@@ -48,7 +48,7 @@ def name_first_bad(failure: Failure, config: Config) -> FirstBad:
     return found or failure.seen or loss_place(config, failure.step)
 
 
-def examine(failure: Failure, config: Config, folder: Path, layers: LayerLog) -> FirstBad:
+def replay_failure(failure: Failure, config: Config, folder: Path, layers: LayerLog) -> FirstBad:
     """Repeat what broke; write failure.pt, the failing step's rows, and those before it.
 
     Steps before the failing one are those of the ring; without a ring, those since the last
@@ -69,14 +69,14 @@ def examine(failure: Failure, config: Config, folder: Path, layers: LayerLog) ->
     gc.collect()  # models and their hooks refer to each other
     found = None
     try:
-        examination = Examination(failure, Replayer(build(config)), folder, layers)
-        found = examination.of_end() if failure.validating else examination.of_step()
+        replay = FailureReplay(failure, Replayer(build(config)), folder, layers)
+        found = replay.of_end() if failure.validating else replay.of_step()
     except torch.OutOfMemoryError as error:
         log.warning("no memory to repeat step %d: %s", failure.step, error)
     return found or failure.seen or loss_place(config, failure.step)
 
 
-class Examination:
+class FailureReplay:
     """Repeats the failing step of a run.
 
     Args:
@@ -104,7 +104,8 @@ class Examination:
         else:
             self._write_steps_before(step)
         self.replayer.load(self.failure.saved)
-        return broken_by_update or self._record(batch)
+        found = self._record(batch)
+        return broken_by_update or found
 
     def of_end(self) -> FirstBad | None:
         """The first non-finite tensor of the validation after the last step."""

@@ -29,7 +29,7 @@ def loss_place(config: Config, step: int) -> FirstBad:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a run that broke hands over to be examined; shares no memory with the training.
+    """What a run that broke hands over to be repeated; shares no memory with the training.
 
     Attributes:
         step: the first that was not finite; after the last step, the number of steps.

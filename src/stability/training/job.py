@@ -68,7 +68,7 @@ def execute(
                 step_log = StepLog(config, info.run, writers, report)
                 outcome, failure = _train(config, info, folder, step_log, stop)
                 if failure is not None:
-                    _examine(failure, outcome, config, folder, step_log)
+                    _find_cause(failure, outcome, config, folder, step_log)
             kept = outcome.status == "completed" and config.train.keep_checkpoint
             if outcome.status != "interrupted" and not kept:
                 (folder / schema.CHECKPOINT_FILE).unlink(missing_ok=True)
@@ -99,12 +99,12 @@ def _train(
         built.recorder.detach()
 
 
-def _examine(
+def _find_cause(
     failure: Failure, outcome: Outcome, config: Config, folder: Path, step_log: StepLog
 ) -> None:
     """Name the first non-finite tensor of a run that diverged."""
     began = time.perf_counter()
-    found = divergence.examine(failure, config, folder, step_log.layers)
+    found = divergence.replay_failure(failure, config, folder, step_log.layers)
     outcome.diverged_at(found, failure.validating)
     outcome.seconds += time.perf_counter() - began
 

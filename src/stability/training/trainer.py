@@ -53,7 +53,7 @@ class Trainer:
         stop: asked before each step whether to break off.
 
     Attributes:
-        failure: after `run`, what there is to examine.
+        failure: after `run`, what there is to repeat, if the run diverged.
     """
 
     def __init__(
