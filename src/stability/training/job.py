@@ -62,16 +62,7 @@ def execute(
         info = announce(config, source(config), folder)
         info.write(folder)
         try:
-            text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
-            write_text(folder / schema.CONFIG_FILE, text)
-            with tables(config, info.run, folder) as writers:
-                step_log = StepLog(config, info.run, writers, report)
-                outcome, failure = _train(config, info, folder, step_log, stop)
-                if failure is not None:
-                    _find_cause(failure, outcome, config, folder, step_log)
-            kept = outcome.status == "completed" and config.train.keep_checkpoint
-            if outcome.status != "interrupted" and not kept:
-                (folder / schema.CHECKPOINT_FILE).unlink(missing_ok=True)
+            outcome = _run(config, info, folder, report, stop)
         except BaseException as error:
             log.error("%s", traceback.format_exc())
             info.fail(error)
@@ -79,6 +70,23 @@ def execute(
             raise
         log.info("%s after %d steps", outcome.text, outcome.steps_done)
         return replace(info, **conclude(outcome, info.data["unigram_entropy"])).write(folder)
+
+
+def _run(
+    config: Config, info: RunFile, folder: Path, report: Report, stop: Callable[[], bool]
+) -> Outcome:
+    """Everything between the first and the last run.json."""
+    text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
+    write_text(folder / schema.CONFIG_FILE, text)
+    with tables(config, info.run, folder) as writers:
+        step_log = StepLog(config, info.run, writers, report)
+        outcome, failure = _train(config, info, folder, step_log, stop)
+        if failure is not None:
+            _find_cause(failure, outcome, config, folder, step_log)
+    kept = outcome.status == "completed" and config.train.keep_checkpoint
+    if outcome.status != "interrupted" and not kept:
+        (folder / schema.CHECKPOINT_FILE).unlink(missing_ok=True)
+    return outcome
 
 
 def _train(

@@ -22,7 +22,11 @@ from stability.training.probes.norm_sigma import has_sigma, standardised
 
 ITEMS = (
     Item(NORMS, "`error`", "largest |closed form - autograd|, in fp64"),
-    Item(NORMS, "`spectral`, `inverse_sigma`", "of J, and 1/sigma; mean over tokens, gamma 1"),
+    Item(
+        NORMS,
+        "`spectral`, `inverse_sigma`",
+        "norm of J, and 1/sigma; means over tokens; gamma 1, beta 0",
+    ),
     Item(NORMS, "`out.error`, ...", "the same of a second norm"),
 )
 
