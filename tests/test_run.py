@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
-from stability.cli import help_text
+from stability.cli import flags, help_text
 from stability.config import folders
-from stability.config.knobs import GROUPS, KNOBS
-from stability.run import config_dirs
+from stability.config.knobs import GROUPS, KNOBS, Config
 
 TINY = ["model.width=16", "model.heads=2", "model.context=16", "depth=1", "train.steps=2"]
 TINY += ["train.eval_every=0", "train.eval_batches=1", "device=cpu"]
@@ -67,15 +67,19 @@ def test_help_explains_every_knob_and_lists_every_option():
 def test_help_lists_the_users_own_options(tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "mine.yaml").write_text("")
-    assert config_dirs(["-m", "--config-dir", str(tmp_path)]) == [tmp_path]
-    assert config_dirs([f"--config-dir={tmp_path}", "-cd"]) == [tmp_path, Path()]
+    for words in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        assert flags.read(["-m", *words, "norm=mine"]).config_dirs == [tmp_path]
+    assert flags.read(["-cd", str(tmp_path), "-cd", "."]).config_dirs == [tmp_path, Path()]
     assert "mine" in help_text.text([tmp_path])
 
 
-def test_hydras_own_commands_still_work(tmp_path):
-    assert "== Flags ==" in command("--hydra-help", cwd=tmp_path).stdout
-    shown = command("--cfg", "job", "depth=3", cwd=tmp_path)
-    assert "depth: 3" in shown.stdout
+def test_launchers_and_the_config_of_a_run_are_shown(tmp_path):
+    shown = command("--hydra-help", cwd=tmp_path).stdout
+    assert "hydra/launcher=NAME, where NAME is one of basic, procs" in shown
+    assert "_target_: hydra._internal.core_plugins.basic_launcher.BasicLauncher" in shown
+    shown = command("--cfg", "job", "depth=3", "experiments=vanishing", cwd=tmp_path)
+    config = Config.from_plain(yaml.safe_load(shown.stdout))
+    assert (config.depth, config.model.sublayers, config.name) == (3, "mlp", "vanishing")
     assert list(tmp_path.iterdir()) == []
 
 

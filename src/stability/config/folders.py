@@ -39,6 +39,6 @@ def defaults() -> dict[str, str]:
 
 
 def experiments(extra: Sequence[Path] = ()) -> dict[str, Path]:
-    """The file of every experiment by its name; a user's own hides one of ours."""
+    """The file of every experiment by its name; a user's own hides a built-in one."""
     folders = [experiments_dir(), *(folder / "experiments" for folder in extra)]
     return {p.stem: p for folder in folders for p in sorted(folder.glob("*.yaml"))}
