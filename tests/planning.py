@@ -13,10 +13,10 @@ from stability.sweep.grid import Cell
 @contextmanager
 def composing(*words: str) -> Iterator[tuple[plan.Request, compose.Composer]]:
     """What the command line asks for, and Hydra as the command sets it up."""
-    read = flags.read(words)
+    read = flags.parse(words)
     for folder in read.config_dirs:
         instantiate.trust(folder)
-    request = plan.read(read)
+    request = plan.request(read)
     name = grid.time_stamp()
     with compose.composer(request.experiment.config, read.config_dirs, name) as composer:
         yield request, composer
@@ -24,7 +24,7 @@ def composing(*words: str) -> Iterator[tuple[plan.Request, compose.Composer]]:
 
 def planned(*words: str) -> list[Cell]:
     with composing(*words) as (request, composer):
-        hydra_launcher.read(request, composer)
+        hydra_launcher.config_of(request, composer)
         return plan.cells(request, composer)
 
 

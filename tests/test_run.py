@@ -68,8 +68,8 @@ def test_help_lists_the_users_own_options(tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "mine.yaml").write_text("")
     for words in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
-        assert flags.read(["-m", *words, "norm=mine"]).config_dirs == [tmp_path]
-    assert flags.read(["-cd", str(tmp_path), "-cd", "."]).config_dirs == [tmp_path, Path()]
+        assert flags.parse(["-m", *words, "norm=mine"]).config_dirs == [tmp_path]
+    assert flags.parse(["-cd", str(tmp_path), "-cd", "."]).config_dirs == [tmp_path, Path()]
     assert "mine" in help_text.text([tmp_path])
 
 
@@ -145,6 +145,79 @@ def test_a_launcher_of_hydras_own_makes_the_same_runs(tmp_path):
         k: r["final_loss"] for k, r in theirs.items()
     }
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+ELSEWHERE = """
+import pickle, subprocess, sys
+from dataclasses import dataclass
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.singleton import Singleton
+from hydra.core.utils import run_job, setup_globals
+from hydra.plugins.launcher import Launcher
+from omegaconf import open_dict
+
+
+@dataclass
+class Conf:
+    _target_: str = "hydra_plugins.elsewhere.Elsewhere"
+    result: str = "???"
+
+
+ConfigStore.instance().store(group="hydra/launcher", name="elsewhere", node=Conf)
+
+
+class Elsewhere(Launcher):
+    def __init__(self, result):
+        self.result = result
+
+    def setup(self, *, hydra_context, task_function, config):
+        self.parts = hydra_context, task_function, config
+
+    def launch(self, job_overrides, initial_job_idx):
+        return [self.job(number, list(words)) for number, words in enumerate(job_overrides)]
+
+    def job(self, number, words):
+        sent = pickle.dumps((*self.parts, words, number, Singleton.get_state()["instances"]))
+        code = "from hydra_plugins import elsewhere; elsewhere.work()"
+        subprocess.run([sys.executable, "-c", code, self.result], input=sent, check=True)
+        with open(self.result, "rb") as file:
+            return pickle.load(file)
+
+
+def work():
+    setup_globals()
+    context, task, config, words, number, Singleton._instances = pickle.load(sys.stdin.buffer)
+    composed = context.config_loader.load_sweep_config(config, words)
+    with open_dict(composed):
+        composed.hydra.job.id = composed.hydra.job.num = number
+    keys = "hydra.sweep.dir", "hydra.sweep.subdir"
+    result = run_job(task, composed, *keys, hydra_context=context)
+    with open(sys.argv[1], "wb") as file:
+        pickle.dump(result, file)
+"""
+
+
+def test_a_launcher_may_run_jobs_in_processes_that_share_nothing_with_the_command(tmp_path):
+    (tmp_path / "plugins" / "hydra_plugins").mkdir(parents=True)
+    (tmp_path / "plugins" / "hydra_plugins" / "elsewhere.py").write_text(ELSEWHERE)
+    (tmp_path / "mine" / "norm").mkdir(parents=True)
+    (tmp_path / "mine" / "own.py").write_text(
+        "from stability.parts.placements import Pre\nclass Own(Pre):\n    pass\n"
+    )
+    (tmp_path / "mine" / "norm" / "own.yaml").write_text("build: {_target_: own.Own}\n")
+    path = os.pathsep.join([str(tmp_path / "plugins"), *os.environ.get("PYTHONPATH", "").split()])
+    words = ["norm=own", *TINY, "train.lr=1e-3,3e-3", "experiments=vanishing", "name=s"]
+    words += ["model.activation=tanh", "model.sublayers=attn_mlp", "train.batch_size=2"]
+    launcher = ["hydra/launcher=elsewhere", "hydra.launcher.result=result"]
+    done = command("--config-dir", "mine", *words, *launcher, cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = runs(tmp_path / "outputs" / "s")
+    assert {r["status"] for r in found.values()} == {"completed"}
+    assert [name.partition("_")[0] for name in found] == ["lr-0.001", "lr-0.003"]
+    assert "1 run, 1 done already" in command(
+        "--config-dir", "mine", *words, "train.lr=3e-3", cwd=tmp_path
+    ).stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize("launcher", ["procs", "basic"])

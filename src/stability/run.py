@@ -26,7 +26,7 @@ def main(words: Sequence[str] | None = None) -> int:
     from stability.cli import flags, refusals
 
     try:
-        chosen = flags.read(sys.argv[1:] if words is None else words)
+        chosen = flags.parse(sys.argv[1:] if words is None else words)
         if chosen.help:
             from stability.cli import help_text
 

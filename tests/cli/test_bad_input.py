@@ -23,7 +23,7 @@ from stability.sweep import grid, worker
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "run", lambda cells, *_: check(cells))
+    monkeypatch.setattr(launch, "run_cells", lambda cells, *_: check(cells))
 
 
 def check(cells):
@@ -226,7 +226,7 @@ def test_runs_that_cannot_be_read_are_told_of_as_they_are(monkeypatch, capsys):
     def summary(*_):
         raise index.Unreadable("outputs/s/1a2b3c4d/layers.parquet: damaged")
 
-    monkeypatch.setattr(launch, "run", summary)
+    monkeypatch.setattr(launch, "run_cells", summary)
     assert run.main(["depth=2"]) == run.BAD_INPUT
     assert capsys.readouterr().err == "outputs/s/1a2b3c4d/layers.parquet: damaged\n"
 

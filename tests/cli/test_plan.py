@@ -54,6 +54,14 @@ def test_one_run_is_a_sweep_of_one():
     }
 
 
+def test_no_experiment_and_any_option_can_be_asked_for():
+    assert [c.config for c in planned("experiments=null", "name=s")] == [
+        c.config for c in planned("name=s")
+    ]
+    assert names(planned("norm=glob(p*,exclude=plain)")) == ["norm-peri", "norm-post", "norm-pre"]
+    assert len(planned("norm='pre',\"post\"", "train.betas=[0,0.5]")) == 2
+
+
 def test_folder_names_are_short_unique_and_legal_everywhere():
     cells = planned(
         "train.betas=[0.9,0.95],[0.8,0.9]",

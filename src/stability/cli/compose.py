@@ -85,7 +85,7 @@ class Composer:
 
     def _load(self, options: tuple[str, ...]) -> tuple[DictConfig, Mapping[str, str]]:
         config = self.with_hydra(options)
-        choices = config.hydra.runtime.choices
+        choices = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
         return config, choices

@@ -21,8 +21,8 @@ class Experiment(NamedTuple):
     """The words KEY=VALUE[,VALUE...] of ``hydra.sweeper.params``."""
 
 
-def read(name: str | None, config_dirs: Sequence[Path]) -> Experiment:
-    """Read the experiment that was chosen, if one was.
+def load(name: str | None, config_dirs: Sequence[Path]) -> Experiment:
+    """The experiment that was chosen; an empty one if none was.
 
     Raises:
         ConfigError: its file is damaged, or it sets more of Hydra than its grid.

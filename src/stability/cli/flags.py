@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
         raise Refused("command line", message)
 
 
-def read(words: Sequence[str]) -> Flags:
+def parse(words: Sequence[str]) -> Flags:
     """Split a command line.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -32,7 +33,7 @@ PROCS = "procs"
 """Worker processes on this machine: no launcher of Hydra."""
 
 
-def read(request: Request, composer: Composer) -> DictConfig | None:
+def config_of(request: Request, composer: Composer) -> DictConfig | None:
     """The config of the launcher that a command line chooses, composed by Hydra; None for `PROCS`.
 
     Raises:
@@ -87,19 +88,21 @@ def _refuse_targets(launcher: DictConfig) -> None:
             raise ConfigError(key, value, f"{LAUNCHER}=NAME alone says what is built")
 
 
-def run(cells: Sequence[Cell], config: DictConfig) -> dict[str, RunEnd]:
+def launch(cells: Sequence[Cell], config: DictConfig) -> dict[str, RunEnd]:
     """How each run ended, by its hash."""
     sweep = cells[0].config
     config.out, config.name = sweep.out, sweep.name
     HydraConfig.instance().set_config(config)
     loader = GlobalHydra.instance().config_loader()
-    context = HydraContext(loader, callbacks=Callback())  # type: ignore[arg-type]
+    no_callbacks: Any = Callback()  # keys of callbacks are refused
+    launcher = Plugins.instance().instantiate_launcher(
+        HydraContext(loader, no_callbacks), execute, config
+    )
     jobs = [
         [*c.overrides, f"++name={quoted(str(sweep.name))}", f"hydra.sweep.subdir='{c.folder.name}'"]
         for c in cells
     ]
     try:
-        launcher = Plugins.instance().instantiate_launcher(context, execute, config)
         results = launcher.launch(jobs, 0)
     except Exception as error:  # some launchers lose everything with one killed job
         results = [JobReturn(status=JobStatus.FAILED, _return_value=error) for _ in cells]

@@ -30,17 +30,17 @@ def launch(flags: Flags) -> int:
         raise Refused("the current folder", f"is gone ({error.strerror})") from error
     for folder in flags.config_dirs:
         instantiate.trust(folder)
-    request = plan.read(flags)
+    request = plan.request(flags)
     name = grid.time_stamp()
     with compose.composer(request.experiment.config, flags.config_dirs, name) as composer:
         if flags.cfg or flags.hydra_help:
             print(_config(request, composer) if flags.cfg else hydra_launcher.help_text(composer))
             return 0
-        launcher = hydra_launcher.read(request, composer)
+        launcher = hydra_launcher.config_of(request, composer)
         cells = plan.cells(request, composer)
         named = cells[0].config.name != name
         try:
-            run(cells, launcher, flags.config_dirs, named)
+            run_cells(cells, launcher, flags.config_dirs, named)
         except summary.Finished as finished:
             return finished.code
     return 0
@@ -56,7 +56,7 @@ def _config(request: plan.Request, composer: compose.Composer) -> str:
     return yaml.safe_dump(config.plain(), sort_keys=False).rstrip()
 
 
-def run(
+def run_cells(
     cells: Sequence[Cell], launcher: DictConfig | None, config_dirs: Sequence[Path], named: bool
 ) -> None:
     """Run what is not finished yet, and print how all of it ended.
@@ -79,7 +79,7 @@ def run(
     if not waiting:
         summary.conclude(cells, {}, named, None, console)
     elif launcher is not None:
-        summary.conclude(cells, hydra_launcher.run(waiting, launcher), named, None, console)
+        summary.conclude(cells, hydra_launcher.launch(waiting, launcher), named, None, console)
     else:
         settings = devices.worker_settings(waiting, config_dirs, gpus)
         config = waiting[0].config

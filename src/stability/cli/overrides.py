@@ -61,7 +61,7 @@ class Setting:
         return self.typed if self.swept else self.values[0].value
 
 
-def read(words: Iterable[str], config_dirs: Sequence[Path]) -> dict[str, Setting]:
+def parse(words: Iterable[str], config_dirs: Sequence[Path]) -> dict[str, Setting]:
     """Every key with its setting; of two settings of a key the last one counts.
 
     Raises:
@@ -77,7 +77,7 @@ def is_launcher_key(key: str) -> bool:
 
 
 def _setting(word: str, config_dirs: Sequence[Path]) -> Setting:
-    override = _parse(word)
+    override = _parsed(word)
     key, typed = override.get_key_element().lstrip("+"), override.get_value_string()
     adds, swept = override.is_add() or override.is_force_add(), override.is_sweep_override()
     knobs = _knobs(key)
@@ -99,7 +99,7 @@ def _setting(word: str, config_dirs: Sequence[Path]) -> Setting:
     return Setting(word, key, typed, swept, made)
 
 
-def _parse(word: str) -> Override:
+def _parsed(word: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(word)
     except (HydraException, RecursionError):

@@ -50,32 +50,32 @@ class Request:
         return dotted(content) | dotted({key: s.given for key, s in self.settings.items()})
 
 
-def read(flags: Flags) -> Request:
+def request(flags: Flags) -> Request:
     """Parse the words of a command line, and the experiment that it chooses.
 
     Raises:
         ConfigError: for the first word that is refused.
     """
-    settings = overrides.read(flags.words, flags.config_dirs)
+    settings = overrides.parse(flags.words, flags.config_dirs)
     chosen = settings.pop("experiments", None)
-    experiment = experiments.read(chosen.given if chosen else None, flags.config_dirs)
+    experiment = experiments.load(chosen.given if chosen else None, flags.config_dirs)
     of_launcher = {k: s for k, s in settings.items() if is_launcher_key(k)}
     typed = {k: s for k, s in settings.items() if k not in of_launcher}
     return Request(
-        experiment, overrides.read(experiment.grid, flags.config_dirs), typed, of_launcher
+        experiment, overrides.parse(experiment.grid, flags.config_dirs), typed, of_launcher
     )
 
 
-def cells(request: Request, composer: Composer) -> list[Cell]:
+def cells(asked: Request, composer: Composer) -> list[Cell]:
     """The runs of a command, in their folders; writes nothing.
 
     Raises:
         ConfigError: for the first thing that is refused.
     """
-    settings = request.settings
+    settings = asked.settings
     lines = _product(settings.values())
     tracked = progress.track(lines, "composing", progress.console())
-    configs, hashes = checks.check([composer.compose(x) for x in tracked], request.given())
+    configs, hashes = checks.check([composer.compose(x) for x in tracked], asked.given())
     swept = [key for key, setting in settings.items() if setting.swept]
     words = [[_word(assignment) for assignment in line] for line in lines]
     return grid.place(grid.cells(configs, words, hashes, swept))
