@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "stability"
-PLUGINS = ROOT / "src" / "hydra_plugins"
 DESIGN = (ROOT / "docs" / "design.md").read_text()
 
 ORDER = re.search(r"^    (shell < .+ < commands)$", DESIGN, re.M)
@@ -19,7 +18,6 @@ assert ORDER, "docs/design.md lacks the line that says the order"
 LEVELS = [level.split(", ") for level in ORDER[1].split(" < ")]
 LEVEL = {name: number for number, level in enumerate(LEVELS) for name in level}
 FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if p != PACKAGE / "__init__.py"]
-FILES += sorted(PLUGINS.glob("*.py"))
 
 HYDRA = {"hydra", "omegaconf"}
 ANALYSIS = ("shell", "config", "results", "theory", "figures", "claims", "plot")
@@ -28,8 +26,6 @@ ANALYSIS = ("shell", "config", "results", "theory", "figures", "claims", "plot")
 
 def package_of(path: Path) -> str:
     """The package or top-level module that a file belongs to; every command is ``commands``."""
-    if path.parent == PLUGINS:
-        return "cli"
     top = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     return top if top in LEVEL else "commands"
 
@@ -50,9 +46,7 @@ def imported_packages(path: Path) -> set[str]:
     found = set()
     for name in imports(path):
         head, *rest = name.split(".")
-        if head == "hydra_plugins":
-            found.add("cli")
-        elif head == "stability" and (PACKAGE / rest[0]).is_dir():
+        if head == "stability" and (PACKAGE / rest[0]).is_dir():
             found.add(rest[0])
         elif head == "stability" and (PACKAGE / f"{rest[0]}.py").exists():
             found.add(rest[0] if rest[0] in LEVEL else "commands")

@@ -30,16 +30,10 @@ def test_a_wheel_carries_every_config_and_experiment(wheel, folder):
     assert {f"stability/_{name}" for name in files} <= set(wheel.namelist())
 
 
-def test_a_wheel_carries_the_plugins_as_a_namespace_package(wheel):
-    plugins = [n for n in wheel.namelist() if n.startswith("hydra_plugins/")]
-    assert plugins
-    assert "hydra_plugins/__init__.py" not in plugins, "would hide other plugins from Hydra"
-
-
 def test_a_wheel_is_typed_and_carries_nothing_else(wheel):
     names = wheel.namelist()
     assert "stability/py.typed" in names
-    assert {n.split("/")[0].split("-")[0] for n in names} == {"stability", "hydra_plugins"}
+    assert {n.split("/")[0].split("-")[0] for n in names} == {"stability"}
 
 
 def test_commands_are_installed(wheel):

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
-from stability.cli import help_text
+from stability.cli import flags, help_text
 from stability.config import folders
-from stability.config.knobs import GROUPS, KNOBS
-from stability.run import config_dirs
+from stability.config.knobs import GROUPS, KNOBS, Config
 
 TINY = ["model.width=16", "model.heads=2", "model.context=16", "depth=1", "train.steps=2"]
 TINY += ["train.eval_every=0", "train.eval_batches=1", "device=cpu"]
@@ -67,15 +67,19 @@ def test_help_explains_every_knob_and_lists_every_option():
 def test_help_lists_the_users_own_options(tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "mine.yaml").write_text("")
-    assert config_dirs(["-m", "--config-dir", str(tmp_path)]) == [tmp_path]
-    assert config_dirs([f"--config-dir={tmp_path}", "-cd"]) == [tmp_path, Path()]
+    for words in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        assert flags.parse(["-m", *words, "norm=mine"]).config_dirs == [tmp_path]
+    assert flags.parse(["-cd", str(tmp_path), "-cd", "."]).config_dirs == [tmp_path, Path()]
     assert "mine" in help_text.text([tmp_path])
 
 
-def test_hydras_own_commands_still_work(tmp_path):
-    assert "== Flags ==" in command("--hydra-help", cwd=tmp_path).stdout
-    shown = command("--cfg", "job", "depth=3", cwd=tmp_path)
-    assert "depth: 3" in shown.stdout
+def test_launchers_and_the_config_of_a_run_are_shown(tmp_path):
+    shown = command("--hydra-help", cwd=tmp_path).stdout
+    assert "hydra/launcher=NAME, where NAME is one of basic, procs" in shown
+    assert "_target_: hydra._internal.core_plugins.basic_launcher.BasicLauncher" in shown
+    shown = command("--cfg", "job", "depth=3", "experiments=vanishing", cwd=tmp_path)
+    config = Config.from_plain(yaml.safe_load(shown.stdout))
+    assert (config.depth, config.model.sublayers, config.name) == (3, "mlp", "vanishing")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,6 +145,79 @@ def test_a_launcher_of_hydras_own_makes_the_same_runs(tmp_path):
         k: r["final_loss"] for k, r in theirs.items()
     }
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+ELSEWHERE = """
+import pickle, subprocess, sys
+from dataclasses import dataclass
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.singleton import Singleton
+from hydra.core.utils import run_job, setup_globals
+from hydra.plugins.launcher import Launcher
+from omegaconf import open_dict
+
+
+@dataclass
+class Conf:
+    _target_: str = "hydra_plugins.elsewhere.Elsewhere"
+    result: str = "???"
+
+
+ConfigStore.instance().store(group="hydra/launcher", name="elsewhere", node=Conf)
+
+
+class Elsewhere(Launcher):
+    def __init__(self, result):
+        self.result = result
+
+    def setup(self, *, hydra_context, task_function, config):
+        self.parts = hydra_context, task_function, config
+
+    def launch(self, job_overrides, initial_job_idx):
+        return [self.job(number, list(words)) for number, words in enumerate(job_overrides)]
+
+    def job(self, number, words):
+        sent = pickle.dumps((*self.parts, words, number, Singleton.get_state()["instances"]))
+        code = "from hydra_plugins import elsewhere; elsewhere.work()"
+        subprocess.run([sys.executable, "-c", code, self.result], input=sent, check=True)
+        with open(self.result, "rb") as file:
+            return pickle.load(file)
+
+
+def work():
+    setup_globals()
+    context, task, config, words, number, Singleton._instances = pickle.load(sys.stdin.buffer)
+    composed = context.config_loader.load_sweep_config(config, words)
+    with open_dict(composed):
+        composed.hydra.job.id = composed.hydra.job.num = number
+    keys = "hydra.sweep.dir", "hydra.sweep.subdir"
+    result = run_job(task, composed, *keys, hydra_context=context)
+    with open(sys.argv[1], "wb") as file:
+        pickle.dump(result, file)
+"""
+
+
+def test_a_launcher_may_run_jobs_in_processes_that_share_nothing_with_the_command(tmp_path):
+    (tmp_path / "plugins" / "hydra_plugins").mkdir(parents=True)
+    (tmp_path / "plugins" / "hydra_plugins" / "elsewhere.py").write_text(ELSEWHERE)
+    (tmp_path / "mine" / "norm").mkdir(parents=True)
+    (tmp_path / "mine" / "own.py").write_text(
+        "from stability.parts.placements import Pre\nclass Own(Pre):\n    pass\n"
+    )
+    (tmp_path / "mine" / "norm" / "own.yaml").write_text("build: {_target_: own.Own}\n")
+    path = os.pathsep.join([str(tmp_path / "plugins"), *os.environ.get("PYTHONPATH", "").split()])
+    words = ["norm=own", *TINY, "train.lr=1e-3,3e-3", "experiments=vanishing", "name=s"]
+    words += ["model.activation=tanh", "model.sublayers=attn_mlp", "train.batch_size=2"]
+    launcher = ["hydra/launcher=elsewhere", "hydra.launcher.result=result"]
+    done = command("--config-dir", "mine", *words, *launcher, cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = runs(tmp_path / "outputs" / "s")
+    assert {r["status"] for r in found.values()} == {"completed"}
+    assert [name.partition("_")[0] for name in found] == ["lr-0.001", "lr-0.003"]
+    assert "1 run, 1 done already" in command(
+        "--config-dir", "mine", *words, "train.lr=3e-3", cwd=tmp_path
+    ).stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize("launcher", ["procs", "basic"])

@@ -136,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         "--allow", action="append", default=[], help="module the run may build from"
     )
     args = parser.parse_args(argv)
-    instantiate.allow(*args.allow)
+    instantiate.allow(*args.allow, option="--allow MODULE")
     if args.config_dir:
         instantiate.trust(args.config_dir)
     try:

@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from stability import shell
 
@@ -24,39 +23,26 @@ def main(words: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 where a run failed, 2 where the input was refused, 128 + the signal that stopped it.
     """
-    words = sys.argv[1:] if words is None else list(words)
-    if {"-h", "--help"} & set(words):
-        from stability.cli import help_text
+    from stability.cli import flags, refusals
 
-        print(help_text.text(config_dirs(words)))
-        return 0
-    from stability.cli import launch, refusals
-    from stability.sweep.summary import Finished
-
-    full = os.environ.get(FULL_ERROR) == "1"
     try:
-        launch.launch(words)
-    except Finished as finished:
-        return finished.code
+        chosen = flags.parse(sys.argv[1:] if words is None else words)
+        if chosen.help:
+            from stability.cli import help_text
+
+            print(help_text.text(chosen.config_dirs))
+            return 0
+        from stability.cli import launch
+
+        return launch.launch(chosen)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except refusals.REFUSALS as error:
-        if full:
+        if os.environ.get(FULL_ERROR) == "1":
             traceback.print_exc()
         print(refusals.explain(error), file=sys.stderr)
         return BAD_INPUT
-    return 0
-
-
-def config_dirs(words: Sequence[str]) -> list[Path]:
-    """The folders given by ``--config-dir``, found without Hydra."""
-    found = []
-    for here, after in zip(words, [*words[1:], ""], strict=True):
-        flag, equals, value = here.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            found.append(Path(value if equals else after))
-    return found
 
 
 if __name__ == "__main__":

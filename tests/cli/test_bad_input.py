@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from planning import planned, write
 from stability import run
-from stability.cli import plan
-from stability.cli.refusals import LONGEST, REFUSALS, explain
+from stability.cli import launch
+from stability.cli.refusals import MAX_LENGTH, REFUSALS, explain
 from stability.config.knobs import GROUPS, KNOBS, Config
 from stability.results import index
 from stability.sweep import grid, worker
@@ -23,7 +23,7 @@ from stability.sweep import grid, worker
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plan, "run", lambda cells, *_: check(cells))
+    monkeypatch.setattr(launch, "run_cells", lambda cells, *_: check(cells))
 
 
 def check(cells):
@@ -44,16 +44,23 @@ CASES = [
     ("norm@elsewhere=pre", "norm@elsewhere=pre: unknown key"),
     ("norm.build.x=1", "norm.build.x=1: is not there yet; +norm.build.x=1 adds it"),
     ("+norm.build.x=1", "norm.build.x=1: Pre takes nothing"),
-    ("+choices={norm: pre}", "choices={'norm': 'pre'}: unknown key"),
+    ("+choices={norm: pre}", "choices={norm: pre}: unknown key"),
+    ("norm=null", "norm=null: must be one of deepnorm,"),
+    ("norm=glob(x*)", "norm=glob(x*): gives no values"),
+    ("experiments='null'", "experiments='null': must be one of"),
     ("experiments=nope", "experiments=nope: must be one of"),
     # wrong types
     ("depth=abc", "depth=abc: must be a whole number, 1 to 10,000"),
     ("depth=6.5", "depth=6.5: must be a whole number, 1 to 10,000"),
     ("depth=[6]", "depth=[6]: must be a whole number"),
-    ("depth=null", "depth=null: must be 1 to 10,000"),
+    ("depth=null", "depth=null: must be a whole number, 1 to 10,000"),
     ("train.lr=fast", "train.lr=fast: must be a number, >= 0"),
     ("model.bias=perhaps", "model.bias=perhaps: must be true or false"),
     ("record.kinds=act", "record.kinds=act: must be a list"),
+    ("allow=[[a]]", "allow=[[a]]: must be a list, each value a word"),
+    ("train.betas=[a,b]", "train.betas=[a,b]: must be two numbers"),
+    ("train={lrr: 1}", "train.lrr=1: unknown key; did you mean train.lr"),
+    ("norm.build={_target_: a},{_target_: b}", "a group of keys takes one value"),
     ("train=5", "train=5: must be a group of keys"),
     ("depth=${nope}", "depth: Interpolation key 'nope' not found"),
     ("depth=???", "depth: Missing mandatory value"),
@@ -83,11 +90,14 @@ CASES = [
     ("experiments=a,b", "experiments=a,b: takes one"),
     ("depth=range(5,5)", "depth=range(5,5): gives no values"),
     ("depth=range(0,9,0)", "depth=range(0,9,0): gives no values"),
-    ("depth=interval(1,2)", "depth=interval(1,2): a grid takes values and ranges"),
+    (
+        "depth=interval(1,2)",
+        "depth=interval(1,2): a grid takes values and ranges",
+    ),
     ("seed=range(0,99999999999)", "grid=10001 runs: a sweep has at most 10000"),
     # Hydra's own keys
-    ("hydra.mode=RUN", "hydra.mode=RUN: is always MULTIRUN"),
-    ("hydra/sweeper=basic", "hydra/sweeper=basic: must be grid"),
+    ("hydra.mode=RUN", "hydra.mode=RUN: of Hydra's own keys only"),
+    ("hydra/sweeper=basic", "hydra/sweeper=basic: of Hydra's own keys only"),
     ("hydra/launcher=nope", "hydra/launcher=nope: must be one of basic, procs"),
     ("hydra.sweep.dir=/tmp/x", "out=FOLDER and name=NAME say where runs go"),
     ("hydra=1", "hydra=1: of Hydra's own keys only those of hydra/launcher can be set"),
@@ -97,11 +107,29 @@ CASES = [
     ("hydra.output_subdir=x", "of Hydra's own keys only"),
     ("hydra.searchpath=[/tmp]", "of Hydra's own keys only"),
     ("hydra.launchers=1", "of Hydra's own keys only"),
-    ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: hydra/launcher=NAME"),
-    ("+hydra.launcher.x={_target_: os.getcwd}", "hydra.launcher.x._target_=os.getcwd: hydra/lau"),
-    ("+hydra.launcher.x=[{a: {_target_: os.getcwd}}]", "hydra.launcher.x.0.a._target_=os.getcwd"),
-    ("+hydra.launcher.x=${norm.build}", "hydra.launcher.x._target_=stability.parts.placements.Pre"),
+    ("hydra.launcher.x=1", "hydra.launcher.x=1: has no effect: hydra/launcher=procs"),
+    (
+        "hydra/launcher=basic hydra.launcher.x=1",
+        "hydra.launcher.x: Key 'x' not in 'BasicLauncherConf'",
+    ),
+    (
+        "hydra/launcher=basic hydra.launcher._target_=os.system",
+        "hydra.launcher._target_=os.system: hydra/launcher=NAME",
+    ),
+    (
+        "hydra/launcher=basic +hydra.launcher.x={_target_:os.getcwd}",
+        "hydra.launcher.x._target_=os.getcwd: hydra/lau",
+    ),
+    (
+        "hydra/launcher=basic +hydra.launcher.x=[{a:{_target_:os.getcwd}}]",
+        "hydra.launcher.x=[{'a': {'_target_': 'os.getcwd'}}]: hydra/launcher=NAME",
+    ),
+    (
+        "hydra/launcher=basic +hydra.launcher.x=${norm.build}",
+        "hydra.launcher.x._target_=stability.parts.placements.Pre",
+    ),
     ("hydra/launcher=1", "hydra/launcher=1: must be one of"),
+    ("hydra/launcher=basic,procs", "hydra/launcher=basic,procs: takes one"),
     # names, devices, folders
     ("name=../x", "name=../x: must be unset, or letters"),
     ("name=.hidden", "name=.hidden: must be unset, or letters"),
@@ -124,10 +152,11 @@ CASES = [
     ("~depth", "~depth: keys cannot be deleted"),
     ("depth='6", "depth='6: cannot be read"),
     ("a=b=c", "a=b=c: cannot be read"),
-    ("--nonsense", "--nonsense: unrecognized arguments"),
-    ("--experimental-rerun=x", "no pickle is read"),
+    ("--nonsense", "unrecognized arguments: --nonsense"),
+    ("--experimental-rerun=x", "unrecognized arguments: --experimental-rerun=x"),
+    ("--cfg=hydra", "invalid choice: 'hydra'"),
     ("--config-dir=nowhere", "--config-dir=nowhere: is no folder"),
-    ("--resolve", "--resolve: needs --cfg"),
+    ("--config-dir", "expected one argument"),
 ]
 
 
@@ -197,7 +226,7 @@ def test_runs_that_cannot_be_read_are_told_of_as_they_are(monkeypatch, capsys):
     def summary(*_):
         raise index.Unreadable("outputs/s/1a2b3c4d/layers.parquet: damaged")
 
-    monkeypatch.setattr(plan, "run", summary)
+    monkeypatch.setattr(launch, "run_cells", summary)
     assert run.main(["depth=2"]) == run.BAD_INPUT
     assert capsys.readouterr().err == "outputs/s/1a2b3c4d/layers.parquet: damaged\n"
 
@@ -236,7 +265,7 @@ def test_the_traceback_is_there_for_who_asks():
 
 
 def test_nothing_evaluates_text():
-    for path in Path(plan.__file__).parents[1].rglob("*.py"):
+    for path in Path(launch.__file__).parents[1].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec", "compile"), path
@@ -297,7 +326,7 @@ def test_any_command_line_is_accepted_or_refused_in_a_line(words, tmp_path):
         check(cells)
     except REFUSALS as error:
         text = explain(error)
-        assert text.isprintable() and 0 < len(text) <= LONGEST + 5
+        assert text.isprintable() and 0 < len(text) <= MAX_LENGTH + 5
         with suppress(UnicodeEncodeError):
             text.encode()
     else:

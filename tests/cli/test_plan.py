@@ -5,12 +5,12 @@ import re
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
-from planning import hydra_for, names, planned, write
-from stability.cli import compose, plan
+from planning import composing, names, planned, write
 from stability.cli.refusals import REFUSALS
 from stability.config import folders
-from stability.config.knobs import KNOBS, ConfigError
+from stability.config.knobs import GROUPS, KNOBS, ConfigError
 from stability.sweep import grid, resume, worker
 
 
@@ -52,6 +52,14 @@ def test_one_run_is_a_sweep_of_one():
         "model": "nano",
         "data": "pydocs",
     }
+
+
+def test_no_experiment_and_any_option_can_be_asked_for():
+    assert [c.config for c in planned("experiments=null", "name=s")] == [
+        c.config for c in planned("name=s")
+    ]
+    assert names(planned("norm=glob(p*,exclude=plain)")) == ["norm-peri", "norm-post", "norm-pre"]
+    assert len(planned("norm='pre',\"post\"", "train.betas=[0,0.5]")) == 2
 
 
 def test_folder_names_are_short_unique_and_legal_everywhere():
@@ -278,15 +286,18 @@ def test_a_settled_run_says_what_killed_it(tmp_path):
 
 
 def test_setting_values_in_a_copy_gives_what_hydra_composes_in_full():
-    line = [
+    words = [
         "norm=post",
         "train.lr=3e-4",
         "+norm.build.x=[1,{a: b}]",
         "model.width=${depth}",
         "depth=8",
+        "name=s",
     ]
-    with hydra_for() as (loader, cfg):
-        fast = plan.Plan(loader, cfg, {})._compose(line)
-        full = loader.load_sweep_config(cfg, [*line, f"name={cfg.name}"])
-        assert fast == compose.plain(full, full.hydra.runtime.choices)
+    with composing(*words) as (request, composer):
+        fast = composer.compose([setting.values[0] for setting in request.settings.values()])
+        full = composer.with_hydra(words)
+        choices = dict(full.hydra.runtime.choices)
+        plain = OmegaConf.to_container(OmegaConf.masked_copy(full, [*fast][:-1]), resolve=True)
+        assert fast == plain | {"choices": {group: choices[group] for group in GROUPS}}
         assert fast["model"]["width"] == 8 and fast["norm"]["label"] == "Post-LN"

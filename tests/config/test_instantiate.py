@@ -159,15 +159,42 @@ def test_a_module_that_is_allowed_must_exist(tmp_path, monkeypatch):
     ],
 )
 def test_what_external_code_raises_is_a_refusal_of_the_key_that_brought_it_in(error, legal):
-    with pytest.raises(ConfigError) as refused, instantiate.blaming("norm.build", 7, "fails"):
+    running = instantiate.refusing_errors_of("norm.build", "mine.Norm", "fails", 7)
+    with pytest.raises(ConfigError) as refused, running:
         raise error
     assert (refused.value.key, refused.value.value, refused.value.legal) == ("norm.build", 7, legal)
     assert refused.value.__cause__ is error
 
 
+def test_a_built_in_class_refuses_by_a_value_error_and_its_other_errors_are_bugs():
+    running = ("norm.build._target_", "stability.parts.norms.RMSNorm", "fails")
+    with pytest.raises(ConfigError) as refused, instantiate.refusing_errors_of(*running):
+        raise ValueError("its words")
+    assert refused.value.value == running[1] and refused.value.legal == "fails: its words"
+    for error in (KeyError("bug"), TypeError("bug"), SystemExit(3)):
+        with pytest.raises(type(error)) as raised, instantiate.refusing_errors_of(*running):
+            raise error
+        assert raised.value is error
+
+
+def test_a_class_of_another_kind_is_refused():
+    node = {"_target_": "stability.parts.inits.LeCun"}
+    with pytest.raises(ConfigError, match=r"norm\.build\._target_=.*LeCun: must build a DeepNorm"):
+        instantiate.build(node, "norm.build", kind=DeepNorm)
+
+
+def test_a_refusal_says_how_this_command_allows_a_module(monkeypatch):
+    monkeypatch.setattr(instantiate, "_option", instantiate._option)
+    instantiate.allow(option="--allow MODULE")
+    instantiate.allow("mine_x2")
+    message = refusal({"_target_": "os.system"})
+    assert message.endswith("modules allowed: mine_x2, stability; add one with --allow MODULE")
+
+
 def test_a_refusal_passes_as_it_is_and_an_interruption_too():
     for error in (ConfigError("depth", 0, "must be more"), KeyboardInterrupt()):
-        with pytest.raises(type(error)) as raised, instantiate.blaming("norm.build", 7, "fails"):
+        running = instantiate.refusing_errors_of("norm.build", "mine.Norm", "fails")
+        with pytest.raises(type(error)) as raised, running:
             raise error
         assert raised.value is error
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from stability.config.knobs import Config, ConfigError
-from stability.config.rules import OF_UPDATES, inert, unknown, validate
+from stability.config.knobs import Config, ConfigError, unknown
+from stability.config.rules import OF_UPDATES, inert, validate
 from tiny import composed
 
 

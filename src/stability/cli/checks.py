@@ -7,35 +7,16 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from stability.config import instantiate
-from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError
-from stability.config.rules import inert, unknown, validate
+from stability.config.knobs import Config, ConfigError
+from stability.config.ranges import spelled
+from stability.config.rules import inert, validate
 from stability.parts import data
-from stability.parts.placements import norms_used
-
-
-def refuse_sweep(values: Mapping[str, str]) -> None:
-    """Refuse a grid over what does not tell runs apart.
-
-    Args:
-        values: the keys that are swept, with their values as they were typed.
-
-    Raises:
-        ConfigError: for the first such key.
-    """
-    for key, text in values.items():
-        if key == "experiments":
-            raise ConfigError(key, text, "takes one; give each experiment a command of its own")
-        knob = next((k for k in KNOBS.values() if f"{key}.".startswith(f"{k.key}.")), None)
-        if knob is None and key not in GROUPS:
-            raise unknown(key, text)
-        if knob is not None and not knob.identity and not key.startswith("data."):
-            raise ConfigError(key, text, "takes one value: it is no part of a run's identity")
+from stability.parts.placements import Placement, norms_used
 
 
 def check(
@@ -45,7 +26,7 @@ def check(
 
     Args:
         composed: all cells of the grid, in plain containers.
-        given: keys that the user set, with their values.
+        given: dotted keys that the user set, with their values.
 
     Raises:
         ConfigError: for the first thing that is refused.
@@ -60,6 +41,7 @@ def check(
 
 
 def _refuse_inert(configs: Sequence[Config], given: Mapping[str, Any]) -> None:
+    """Refuse a key that the user set and that has no effect in any run."""
     reasons = [inert(config) for config in configs]
     if any(key.partition(".")[0] == "norm_type" for key in given):
         for config, found in zip(configs, reasons, strict=True):
@@ -68,26 +50,25 @@ def _refuse_inert(configs: Sequence[Config], given: Mapping[str, Any]) -> None:
     for key, value in given.items():
         why = [[w for k, w in found.items() if f"{key}.".startswith(f"{k}.")] for found in reasons]
         if all(why):
-            raise ConfigError(key, value, f"has no effect: {why[0][0]}")
+            raise ConfigError(key, spelled(value), f"has no effect: {why[0][0]}")
 
 
 def _has_norm(config: Config) -> bool:
-    """Whether the placement asks for a norm anywhere; of one that cannot be asked, we take it so.
-
-    What is wrong with that one is said where the model's parts are checked.
-    """
-    depth, build = config.depth, json.dumps(config.norm.build, sort_keys=True)
-    with suppress(Exception):
-        return _asks_for_norm(build, depth, config.model.sublayers)
-    return True
+    """Whether the placement asks for a norm in any block, or at the end of the stack."""
+    build = json.dumps(config.norm.build, sort_keys=True)
+    return _asks_for_norm(build, config.depth, config.model.sublayers)
 
 
 @cache
 def _asks_for_norm(build: str, depth: int, sublayers: str) -> bool:
     node = json.loads(build)
-    places = itertools.product(range(depth), sublayers.split("_"))
-    made = (instantiate.build(node, "norm.build", depth, *place) for place in places)
-    return any(placement.final_norm or norms_used(placement) for placement in made)
+    for place in itertools.product(range(depth), sublayers.split("_")):
+        placement = instantiate.build(node, "norm.build", depth, *place, kind=Placement)
+        what = "its equation cannot be read"
+        with instantiate.refusing_errors_of("norm.build._target_", node["_target_"], what):
+            if placement.final_norm or norms_used(placement):
+                return True
+    return False
 
 
 def _check_out(config: Config) -> None:

@@ -1,165 +1,141 @@
-"""Hydra's side: what it composes from, and what becomes of a composed config.
+"""Composes configs by Hydra: conf/, an experiment, then the keys of one run."""
 
-Imported by the command and by the jobs of foreign launchers; workers of `procs` do without it.
-"""
-
+import copy
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, make_dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from stability.cli.arguments import OPTION
-from stability.cli.refusals import one_of
-from stability.config import folders, instantiate
-from stability.config.identity import digest, identity
-from stability.config.knobs import GROUPS, Config, ConfigError
-from stability.config.rules import unknown, validate
-from stability.parts import data
-from stability.sweep import worker
-from stability.sweep.lock import Held
-from stability.sweep.pool import RunEnd
-
-Experiment = dict[str, Any]
-
-PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
-"""Where launchers live."""
+from stability.cli.overrides import Assignment
+from stability.cli.refusals import Refused, one_of
+from stability.config import folders
+from stability.config.identity import dotted
+from stability.config.knobs import GROUPS, Config, ConfigError, unknown
+from stability.config.ranges import spelled
 
 
-def register(name: str | None, extra: Sequence[Path] = ()) -> None:
-    """Give Hydra the schema and the chosen experiment.
-
-    Our folder of experiments is kept off Hydra's search path, which it would walk as a whole; a
-    user's own lies in a ``--config-dir``, and so on the path.
+@contextmanager
+def refusing_hydra_errors() -> Iterator[None]:
+    """Turn what Hydra and OmegaConf say of bad input into a refusal in one line.
 
     Raises:
-        ConfigError: there is no such experiment, or it sets what an experiment must not.
+        ConfigError: they raised an error.
     """
-    store = ConfigStore.instance()
-    store.store(name="schema", node=_schema())
-    if name is not None:
-        content = experiment(name, extra)
-        if folders.experiments(extra)[name].parent == folders.experiments_dir():
-            store.store(name=name, node=content, group="experiments", package="_global_")
-
-
-def _schema() -> type:
-    """Every knob as Hydra's schema: the config without the options, which Hydra itself keeps."""
-    knobs = [(f.name, f.type, f) for f in fields(Config) if f.name != "choices"]
-    return make_dataclass("Schema", knobs)
-
-
-def experiment(name: str, extra: Sequence[Path] = ()) -> Experiment:
-    """The content of an experiment's yaml.
-
-    Raises:
-        ConfigError: there is no such file, it is damaged, or it sets more of Hydra than its grid.
-    """
-    known = folders.experiments(extra)
-    if name not in known:
-        raise ConfigError("experiments", name, one_of(name, sorted(known)))
     try:
-        content = yaml.safe_load(known[name].read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError("experiments", name, f"cannot be read ({error})") from error
-    if not isinstance(content, dict):
-        raise ConfigError("experiments", name, "must hold keys and values")
-    _refuse_hydra(name, content)
-    return content
+        yield
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        cause = error.__cause__
+        found = cause if isinstance(cause, OmegaConfBaseException) else error
+        key = str(getattr(found, "full_key", None) or "config")
+        first = str(found).strip().partition("\n")[0] or type(found).__name__
+        raise Refused(key, first) from error
 
 
-def _refuse_hydra(name: str, content: Experiment) -> None:
-    """An experiment is a grid and a config; how it runs is for the command line to say."""
-    hydra = content.get("hydra") or {}
-    grid = hydra.get("sweeper") if isinstance(hydra, dict) else None
-    groups = [str(next(iter(d), "")) for d in content.get("defaults") or [] if isinstance(d, dict)]
-    only_grid = isinstance(grid, dict) and set(hydra) == {"sweeper"} and set(grid) <= {"params"}
-    if (hydra and not only_grid) or any("hydra/" in group for group in groups):
-        legal = "may set hydra.sweeper.params only; launcher and mode belong on the command line"
-        raise ConfigError("experiments", name, legal)
+def quoted(text: str) -> str:
+    """A text as a value of Hydra's grammar."""
+    return QuotedString(text, Quote.single).with_quotes()
 
 
-def given(content: Experiment) -> dict[str, Any]:
-    """Keys that an experiment sets, dotted, with their values."""
-    found: dict[str, Any] = {}
+class Composer:
+    """Composes the config of one run after another.
 
-    def walk(node: Mapping[str, Any], prefix: str) -> None:
-        for key, value in node.items():
-            if isinstance(value, dict):
-                walk(value, f"{prefix}{key}.")
-            else:
-                found[f"{prefix}{key}"] = value
+    The files of conf/ are read once for each combination of options; values are set in a copy.
 
-    walk({k: v for k, v in content.items() if k not in ("hydra", "defaults", "claim")}, "")
-    return found
+    Args:
+        config_dirs: the user's folders, which Hydra searches after conf/.
+        name: the name of a sweep that was given none.
+    """
+
+    def __init__(self, config_dirs: Sequence[Path], name: str) -> None:
+        self.config_dirs, self._name = config_dirs, name
+        self._base = functools.cache(self._load)
+
+    @refusing_hydra_errors()
+    def compose(self, assignments: Sequence[Assignment]) -> dict[str, Any]:
+        """A run's config in plain containers, resolved, with the option chosen in each group.
+
+        Raises:
+            ConfigError: an option or a key does not exist, or a reference cannot be resolved.
+        """
+        options = [f"{a.key}={a.text}" for a in assignments if a.key in GROUPS]
+        base, choices = self._base(tuple(options))
+        config = copy.deepcopy(base)
+        for assignment in assignments:
+            if assignment.key not in GROUPS:
+                _assign(config, assignment)
+        if config.name is None:
+            config.name = self._name
+        return plain(config, choices)
+
+    @refusing_hydra_errors()
+    def with_hydra(self, words: Sequence[str]) -> DictConfig:
+        """The config with Hydra's own part, for these overrides."""
+        paths = [quoted(f"file://{folder.resolve()}") for folder in self.config_dirs]
+        search = [f"hydra.searchpath=[{','.join(paths)}]"] if paths else []
+        return hydra.compose("config", [*search, *words], return_hydra_config=True)
+
+    def _load(self, options: tuple[str, ...]) -> tuple[DictConfig, Mapping[str, str]]:
+        config = self.with_hydra(options)
+        choices = dict(config.hydra.runtime.choices)
+        with open_dict(config):
+            del config["hydra"]
+        return config, choices
 
 
-def trusted(hydra: Any) -> list[Path]:
-    """Folders that the user gave by ``--config-dir``."""
-    sources = hydra.runtime.config_sources
-    return [Path(s.path) for s in sources if s.provider == "command-line"]
-
-
-def refuse_foreign(launcher: DictConfig) -> None:
-    """Refuse what Hydra would call while it makes the launcher, other than a launcher.
+def plain(config: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
+    """A composed config in plain containers, with the options that Hydra chose.
 
     Raises:
-        ConfigError: a `_target_` is no plugin, or lies deeper, perhaps by way of an interpolation.
+        ConfigError: a group has no option, or the config has a key ``choices`` of its own.
     """
-    for key, target in _targets(OmegaConf.to_container(launcher, resolve=True), "hydra.launcher"):
-        if key != "hydra.launcher._target_" or not str(target).startswith(PLUGINS):
-            raise ConfigError(key, target, "hydra/launcher=NAME alone says what is built")
-
-
-def _targets(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Every `_target_` in a node, under its dotted name."""
-    if isinstance(node, list):
-        node = dict(enumerate(node))
-    if isinstance(node, dict):
-        for name, value in node.items():
-            if name == "_target_":
-                yield f"{key}.{name}", value
-            yield from _targets(value, f"{key}.{name}")
-
-
-def plain(cfg: DictConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """A composed config as plain containers, resolved, with the option chosen in each group."""
-    config: dict[str, Any] = {}
-    for key in (str(k) for k in cfg if k != "hydra"):
-        value = cfg[key]
-        if OmegaConf.is_config(value):
-            value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
-        config[key] = value
     if "choices" in config:
-        raise unknown("choices", config["choices"])
-    config["choices"] = {group: chosen.get(group) for group in GROUPS}
-    for group, option in config["choices"].items():
-        if not isinstance(option, str) or not OPTION.fullmatch(option):
-            raise ConfigError(group, option, f"must be one of {', '.join(folders.options(group))}")
-    return config
+        raise unknown("choices", config.choices)
+    for group in GROUPS:
+        if not isinstance(choices.get(group), str):
+            legal = one_of("", folders.options(group))
+            raise ConfigError(group, spelled(choices.get(group)), legal)
+    made = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    return {**made, "choices": {group: choices[group] for group in GROUPS}}  # type: ignore[dict-item]
 
 
-def task(cfg: DictConfig) -> RunEnd:
-    """One run under a launcher of Hydra's own kind: it composes again, in its own process.
-
-    Raises:
-        ConfigError: what was composed is not what the sweeper had checked and named.
-    """
-    hydra = HydraConfig.get()
-    for folder in trusted(hydra):
-        instantiate.trust(folder)
-    config = validate(plain(cfg, hydra.runtime.choices))
-    instantiate.allow(*config.allow)
-    folder = Path(hydra.runtime.output_dir)
-    run = digest(identity(config, data.source(config).sha256))
-    if not folder.name.endswith(run):
-        raise ConfigError("name", config.name, "conf/ or the data changed during the sweep")
+def _assign(config: DictConfig, assignment: Assignment) -> None:
+    key, value = assignment.key, assignment.value
     try:
-        info = worker.run(config, folder, lambda row: None, worker.WorkerSettings().execute)
-    except Held as held:
-        return RunEnd("held", cause=str(held))
-    return RunEnd("done", info)
+        OmegaConf.update(config, key, value, merge=True, force_add=assignment.adds)
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        if ".build." in key or key.startswith("claim."):
+            legal = f"is not there yet; +{key}={assignment.text} adds it"
+            raise ConfigError(key, spelled(value), legal) from error
+        unknown_key = str(error.full_key or key)
+        values = dotted({key: value})
+        raise unknown(unknown_key, spelled(values.get(unknown_key, value))) from error
+
+
+@contextmanager
+def composer(
+    experiment: Mapping[str, Any], config_dirs: Sequence[Path], name: str
+) -> Iterator[Composer]:
+    """Hydra, set up with the defaults of all knobs and the content of an experiment.
+
+    Args:
+        experiment: keys with values, and ``defaults``; empty where none was chosen.
+        config_dirs: the user's folders.
+        name: the name of a sweep that was given none.
+    """
+    defaults = Config().plain()
+    del defaults["choices"]  # Hydra keeps the options that were chosen
+    store = ConfigStore.instance()
+    store.store(name="knobs", node=defaults)
+    store.store(name="experiment", node=dict(experiment))
+    conf = str(folders.conf_dir())
+    with hydra.initialize_config_dir(conf, job_name="run", version_base="1.3"):
+        yield Composer(config_dirs, name)

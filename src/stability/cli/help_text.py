@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stability.config import folders
 from stability.config.knobs import GROUPS, KNOBS, Config, Knob
+from stability.config.ranges import spelled
 
 HEAD = """\
 usage: python -m stability.run [-m] [KEY=VALUE[,VALUE...] ...] [experiments=NAME] [--config-dir DIR]
@@ -23,7 +24,7 @@ FLAGS = """\
 --config-dir DIR     more options in DIR/<group>/*.yaml; the modules in DIR may be built
 --cfg job            print the composed config of one run (one value for each key) and stop
 -h, --help           this text
---hydra-help         Hydra's own flags and groups
+--hydra-help         print the launchers of Hydra, with their keys
 hydra/launcher=NAME  procs (processes on this machine) or any launcher that Hydra knows"""
 
 TAIL = """\
@@ -34,13 +35,13 @@ WIDTH = 100
 INDENT = 34
 
 
-def text(extra: Sequence[Path] = ()) -> str:
-    """The whole help text; `extra` are the folders given by ``--config-dir``."""
-    names = {group: folders.options(group, extra) for group in GROUPS}
+def text(config_dirs: Sequence[Path] = ()) -> str:
+    """The whole help text; `config_dirs` are the folders given by ``--config-dir``."""
+    names = {group: folders.options(group, config_dirs) for group in GROUPS}
     defaults = folders.defaults()
-    said = {g: f"{', '.join(found)} (default: {defaults[g]})" for g, found in names.items()}
-    said["experiments"] = ", ".join(sorted(folders.experiments(extra)))
-    options = "\n".join(_entry(name, body) for name, body in said.items())
+    listed = {g: f"{', '.join(found)} (default: {defaults[g]})" for g, found in names.items()}
+    listed["experiments"] = ", ".join(sorted(folders.experiments(config_dirs)))
+    options = "\n".join(_entry(name, body) for name, body in listed.items())
     knobs = "\n".join(_knobs())
     return "\n\n".join(
         [
@@ -63,20 +64,12 @@ def _knobs() -> Iterator[str]:
                 doc = Config.__dataclass_fields__[head.split(".")[0]].metadata["doc"]
                 yield f" {head}: {doc}"
         if name not in ("label", "order") or head == "norm":
-            yield _entry(f"{knob.key}={_show(knob.default)}", _explain(knob))
+            yield _entry(f"{knob.key}={spelled(knob.default)}", _explain(knob))
 
 
 def _explain(knob: Knob) -> str:
     notes = [knob.unit, knob.legal.text]
     return f"{knob.doc} [{'; '.join(n for n in notes if n)}]" if any(notes) else knob.doc
-
-
-def _show(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return f"[{','.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _entry(name: str, body: str) -> str:

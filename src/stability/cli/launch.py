@@ -1,45 +1,90 @@
-"""From a command line to a running sweep, by way of Hydra."""
+"""From a command line to the end of its sweep."""
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import hydra
+import yaml
+from omegaconf import DictConfig
 
-from stability.cli import arguments, compose, refusals
-from stability.config import folders, instantiate
-
-FULL_ERROR = "HYDRA_FULL_ERROR"
-
-
-@contextlib.contextmanager
-def _raising_hydra(words: Sequence[str]) -> Iterator[None]:
-    """Let Hydra see these words, and let it raise instead of printing and exiting."""
-    argv, full = sys.argv, os.environ.get(FULL_ERROR)
-    sys.argv, os.environ[FULL_ERROR] = [argv[0], *words], "1"
-    try:
-        yield
-    finally:
-        sys.argv = argv
-        if full is None:
-            del os.environ[FULL_ERROR]
-        else:
-            os.environ[FULL_ERROR] = full
+from stability.cli import compose, hydra_launcher, plan
+from stability.cli.flags import Flags
+from stability.cli.refusals import Refused
+from stability.config import instantiate
+from stability.config.rules import validate
+from stability.sweep import devices, grid, pool, progress, summary, worker_process
+from stability.sweep.grid import Cell
 
 
-def launch(words: Sequence[str]) -> None:
-    """Compose, check and run what a command line asks for."""
+def launch(flags: Flags) -> int:
+    """Compose, check and run what a command line asks for.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: something is refused; nothing has been written.
+    """
     try:
         Path.cwd()
     except OSError as error:
-        raise refusals.Refused("the current folder", f"is gone ({error.strerror})") from error
-    read = arguments.read(words)
-    for folder in read.extra:
+        raise Refused("the current folder", f"is gone ({error.strerror})") from error
+    for folder in flags.config_dirs:
         instantiate.trust(folder)
-    compose.register(read.experiment, read.extra)
-    conf = str(folders.conf_dir())
-    command = hydra.main(version_base="1.3", config_path=conf, config_name="config")(compose.task)
-    with _raising_hydra(read.words):
-        command()
+    request = plan.request(flags)
+    name = grid.time_stamp()
+    with compose.composer(request.experiment.config, flags.config_dirs, name) as composer:
+        if flags.cfg or flags.hydra_help:
+            print(_config(request, composer) if flags.cfg else hydra_launcher.help_text(composer))
+            return 0
+        launcher = hydra_launcher.config_of(request, composer)
+        cells = plan.cells(request, composer)
+        named = cells[0].config.name != name
+        try:
+            run_cells(cells, launcher, flags.config_dirs, named)
+        except summary.Finished as finished:
+            return finished.code
+    return 0
+
+
+def _config(request: plan.Request, composer: compose.Composer) -> str:
+    """The config of one run, without the experiment's grid, as yaml."""
+    for setting in request.typed.values():
+        if setting.swept:
+            raise Refused(setting.word, "--cfg shows one config: one value for each key")
+    assignments = [setting.values[0] for setting in request.typed.values()]
+    config = validate(composer.compose(assignments))
+    return yaml.safe_dump(config.plain(), sort_keys=False).rstrip()
+
+
+def run_cells(
+    cells: Sequence[Cell], launcher: DictConfig | None, config_dirs: Sequence[Path], named: bool
+) -> None:
+    """Run what is not finished yet, and print how all of it ended.
+
+    Args:
+        cells: all runs of the sweep.
+        launcher: the config of Hydra's launcher; None for processes on this machine.
+        config_dirs: the user's folders.
+        named: whether the user chose the sweep's name.
+
+    Raises:
+        ConfigError: an option cannot be built or the folder cannot be made; nothing is written.
+        Finished: the command's exit code is not 0.
+    """
+    console = progress.console()
+    waiting = grid.waiting(cells)
+    gpus = worker_process.examine(waiting, config_dirs) if waiting else 0
+    grid.make_folder(cells[0].config)
+    summary.announce(cells, waiting, console)
+    if not waiting:
+        summary.conclude(cells, {}, named, None, console)
+    elif launcher is not None:
+        summary.conclude(cells, hydra_launcher.launch(waiting, launcher), named, None, console)
+    else:
+        settings = devices.worker_settings(waiting, config_dirs, gpus)
+        config = waiting[0].config
+        with progress.Display(waiting, console) as display:
+            runs = pool.Pool(settings, display, isolate=config.isolate, fail_fast=config.fail_fast)
+            runs.run(waiting)
+        ends = {c.run: runs.ends.get(c.run, pool.RunEnd("waiting")) for c in waiting}
+        summary.conclude(cells, ends, named, runs.stopped_by, console)

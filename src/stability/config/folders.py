@@ -26,9 +26,9 @@ def experiments_dir() -> Path:
     return _find("experiments")
 
 
-def options(group: str, extra: Sequence[Path] = ()) -> list[str]:
+def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
     """Names that a group may take: its yaml files in conf/ and in the user's folders."""
-    folders = [conf_dir() / group, *(folder / group for folder in extra)]
+    folders = [conf_dir() / group, *(folder / group for folder in config_dirs)]
     return sorted({p.stem for folder in folders for p in folder.glob("*.yaml")})
 
 
@@ -38,7 +38,7 @@ def defaults() -> dict[str, str]:
     return {k: v for entry in listed if isinstance(entry, dict) for k, v in entry.items()}
 
 
-def experiments(extra: Sequence[Path] = ()) -> dict[str, Path]:
-    """The file of every experiment by its name; a user's own hides one of ours."""
-    folders = [experiments_dir(), *(folder / "experiments" for folder in extra)]
+def experiments(config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
+    """The file of every experiment by its name; a user's own hides a built-in one."""
+    folders = [experiments_dir(), *(folder / "experiments" for folder in config_dirs)]
     return {p.stem: p for folder in folders for p in sorted(folder.glob("*.yaml"))}

@@ -50,14 +50,15 @@ def flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
 
     Lists become JSON text, so that every value is a scalar.
     """
-    row: dict[str, Any] = dict(plain["choices"])
+    row = dotted({k: v for k, v in plain.items() if k not in ("choices", "claim")})
+    texts = {k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()}
+    return {**plain["choices"], **texts}
 
-    def walk(node: Mapping[str, Any], prefix: str) -> None:
-        for name, value in node.items():
-            if isinstance(value, Mapping):
-                walk(value, f"{prefix}{name}.")
-            else:
-                row[prefix + name] = json.dumps(value) if isinstance(value, list) else value
 
-    walk({k: v for k, v in plain.items() if k not in ("choices", "claim")}, "")
-    return row
+def dotted(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones: ``{"train": {"lr": 1}}`` gives ``{"train.lr": 1}``."""
+    found: dict[str, Any] = {}
+    for name, value in node.items():
+        inner = isinstance(value, Mapping)
+        found |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return found

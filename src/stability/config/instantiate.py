@@ -1,8 +1,8 @@
 """Builds the class that a config names, from allowed modules only.
 
 A config is data: a ``_target_`` may name a class of this package, or of a module that the user
-allowed (``--config-dir DIR`` allows the modules in DIR, ``allow=[module]`` names one). Used by the
-training and the analysis staircase alike; free of torch.
+allowed (``--config-dir DIR`` allows the modules in DIR, ``allow=[MODULE]`` names one). Needs no
+torch.
 """
 
 import importlib
@@ -16,12 +16,23 @@ from typing import Any
 
 from stability.config.knobs import ConfigError
 
-_allowed = {"stability"}
+PACKAGE = "stability"
+
+_allowed = {PACKAGE}
+_option = "allow=[MODULE]"
+"""How the user of this command allows another module."""
 
 
-def allow(*modules: str) -> None:
-    """Let configs build classes of these modules (and of what lies below them)."""
+def allow(*modules: str, option: str | None = None) -> None:
+    """Let configs build classes of these modules and of the modules below them.
+
+    Args:
+        modules: dotted names.
+        option: what the user of this command types to allow a module; refusals say it.
+    """
+    global _option
     _allowed.update(modules)
+    _option = option or _option
 
 
 def trust(folder: str | Path) -> None:
@@ -34,23 +45,34 @@ def trust(folder: str | Path) -> None:
 
 
 def refuse_missing(modules: Sequence[str]) -> None:
-    """Refuse to allow what is no module.
+    """Refuse to allow a module that does not exist.
 
     Raises:
         ConfigError: for the first that cannot be found.
     """
     for module in modules:
-        with blaming("allow", module, "cannot be found"):
+        with refusing_errors_of("allow", module, "cannot be found"):
             if importlib.util.find_spec(module) is None:
                 raise ConfigError("allow", module, "there is no such module")
 
 
 @contextmanager
-def blaming(key: str, value: object, what: str) -> Iterator[None]:
-    """Turn whatever somebody else's code raises into a refusal of the key that brought it in.
+def refusing_errors_of(key: str, target: str, what: str, value: object = None) -> Iterator[None]:
+    """Turn an error of the user's code into a refusal of the key that named this code.
 
-    A ValueError is how a class refuses an argument: its words are for the user as they are.
+    A ValueError is how a class refuses an argument, so it becomes a refusal for every class. Any
+    other error of a class of this package is a bug and passes.
+
+    Args:
+        key: the key that named this code.
+        target: dotted name of the class or module that runs.
+        what: what failed, for the message.
+        value: the key's value, where it is not the target.
+
+    Raises:
+        ConfigError: the code raised an error.
     """
+    value = target if value is None else value
     try:
         yield
     except ConfigError:
@@ -58,6 +80,8 @@ def blaming(key: str, value: object, what: str) -> Iterator[None]:
     except ValueError as error:
         raise ConfigError(key, value, f"{what}: {error}") from error
     except (Exception, SystemExit) as error:
+        if target.partition(".")[0] == PACKAGE:
+            raise
         raise ConfigError(key, value, f"{what}: {type(error).__name__}: {error}") from error
 
 
@@ -68,7 +92,7 @@ def is_allowed(target: str) -> bool:
 
 
 def _which_are_allowed() -> str:
-    return f"modules allowed: {', '.join(sorted(_allowed))}; add one with allow=[MODULE]"
+    return f"modules allowed: {', '.join(sorted(_allowed))}; add one with {_option}"
 
 
 def resolve(target: str, key: str) -> type:
@@ -80,8 +104,11 @@ def resolve(target: str, key: str) -> type:
     if not isinstance(target, str) or not is_allowed(target):
         raise ConfigError(f"{key}._target_", target, _which_are_allowed())
     module, _, name = target.rpartition(".")
-    with blaming(f"{key}._target_", target, "cannot be imported"):
-        found = getattr(importlib.import_module(module), name)
+    with refusing_errors_of(f"{key}._target_", target, "cannot be imported"):
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise ValueError(error) from error
     if not isinstance(found, type):
         raise ConfigError(f"{key}._target_", target, "must name a class")
     if inspect.isabstract(found):
@@ -92,20 +119,22 @@ def resolve(target: str, key: str) -> type:
     return found
 
 
-def build(node: Mapping[str, Any], key: str, *args: Any) -> Any:
+def build(node: Mapping[str, Any], key: str, *args: Any, kind: type = object) -> Any:
     """Build ``node["_target_"](*args, **rest of node)``.
 
     Args:
         node: a ``build:`` node of a config.
         key: its dotted name, for messages.
-        args: what the program adds, first.
+        args: positional arguments that the program adds.
+        kind: the base class that the result must have.
 
     Raises:
         ConfigError: the class is refused, or its constructor refuses the arguments.
     """
+    target = node["_target_"]
     kwargs = {k: v for k, v in node.items() if k != "_target_"}
-    cls = resolve(node["_target_"], key)
-    with blaming(f"{key}._target_", node["_target_"], "has no signature"):
+    cls = resolve(target, key)
+    with refusing_errors_of(f"{key}._target_", target, "has no signature"):
         signature = inspect.signature(cls)
     takes = [p for p in list(signature.parameters)[len(args) :] if p not in ("args", "kwargs")]
     for name, value in kwargs.items():
@@ -116,8 +145,11 @@ def build(node: Mapping[str, Any], key: str, *args: Any) -> Any:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ConfigError(key, dict(node), f"{cls.__name__}: {error}") from error
-    with blaming(key, dict(node), f"{cls.__name__} cannot be made"):
-        return cls(*args, **kwargs)
+    with refusing_errors_of(key, target, f"{cls.__name__} cannot be made", dict(node)):
+        made = cls(*args, **kwargs)
+    if not isinstance(made, kind):
+        raise ConfigError(f"{key}._target_", target, f"must build a {kind.__name__}")
+    return made
 
 
 def _check_type(key: str, value: Any, annotation: Any) -> None:

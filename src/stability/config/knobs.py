@@ -1,16 +1,16 @@
 """Every knob: its type, unit, default and legal range.
 
-The dataclasses are the schema that Hydra composes into; the yaml files of `conf/` choose values,
-the defaults stand here and nowhere else. `stability.config.rules` checks one composed config,
-`stability.config.identity` says what a run is.
+The yaml files of `conf/` choose values; the defaults are here and nowhere else.
+`stability.config.rules` checks one composed config, `stability.config.identity` says what a run is.
 """
 
 import copy
+import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_origin
 
 from stability.config.names import KINDS, SITES
 from stability.config.ranges import (
@@ -24,7 +24,9 @@ from stability.config.ranges import (
     one_of,
     optional,
     share,
+    spelled,
     subset,
+    typed,
     whole,
 )
 
@@ -299,7 +301,7 @@ class Config:
         """The config that plain containers hold, e.g. those of a run's ``config.yaml``.
 
         Raises:
-            ConfigError: a key is unknown or a group of keys is no mapping.
+            ConfigError: a key is unknown or a value has another type than its knob.
         """
         made = _from_plain(cls, plain, "")
         assert isinstance(made, cls)
@@ -318,24 +320,47 @@ class Config:
             for parent in parents:
                 node = getattr(node, parent)
             if name not in {f.name for f in fields(node)}:
-                raise ConfigError(key, value, "unknown key")
+                raise unknown(key, value)
             setattr(node, name, value)
         return made
 
 
 def _from_plain(cls: type, plain: object, prefix: str) -> Any:
     if not isinstance(plain, Mapping):
-        raise ConfigError(prefix.rstrip("."), plain, "must be a group of keys, {key: value}")
-    types = {f.name: f.type for f in fields(cls)}
+        key = prefix.rstrip(".") or "config"
+        raise ConfigError(key, spelled(plain), "must be a group of keys, {key: value}")
+    known = {f.name: f for f in fields(cls)}
     given: dict[str, Any] = {}
     for name, value in plain.items():
-        if name not in types:
-            raise ConfigError(f"{prefix}{name}", value, "unknown key")
-        inner = types[name]
+        key = f"{prefix}{name}"
+        if name not in known:
+            raise unknown(key, value)
+        inner = known[name].type
         if isinstance(inner, type) and is_dataclass(inner):
-            value = _from_plain(inner, value, f"{prefix}{name}.")
-        given[name] = value
+            given[name] = _from_plain(inner, value, f"{key}.")
+        else:
+            given[name] = _typed(key, value, known[name])
     return cls(**given)
+
+
+def _typed(key: str, value: Any, spec: Field[Any]) -> Any:
+    try:
+        return typed(value, spec.type)
+    except TypeError as error:
+        legal = spec.metadata["legal"].text if "legal" in spec.metadata else ""
+        words = [legal] if legal and get_origin(spec.type) is list else [str(error), legal]
+        wanted = ", ".join(dict.fromkeys(filter(None, words)))
+        raise ConfigError(key, spelled(value), f"must be {wanted}") from error
+
+
+def unknown(key: str, value: object) -> ConfigError:
+    """The refusal of a key that does not exist: names those that look like it."""
+    keys = (*GROUPS, *KNOBS)
+    last = key.rpartition(".")[2]
+    near = [k for k in keys if k.rpartition(".")[2] == last]
+    near += [k for k in difflib.get_close_matches(key, keys) if k not in near]
+    meant = f"did you mean {', '.join(near[:3])}?" if near else "--help lists every key"
+    return ConfigError(key, value, f"unknown key; {meant}")
 
 
 class Knob(NamedTuple):

@@ -1,9 +1,56 @@
-"""Legal ranges of knobs: each a test, and the words that the help text and a refusal say."""
+"""Types and legal ranges of knobs, each with the words of the help text and of a refusal."""
 
 import math
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_origin
+
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    list: "a list, [a,b,...]",
+    dict: "a group of keys, {key: value}",
+}
+"""What a refusal calls a type."""
+
+
+def typed(value: Any, wanted: Any) -> Any:
+    """A value with the type of a knob.
+
+    Whole numbers become floats and scalars become words, where those are wanted.
+
+    Raises:
+        TypeError: the value has another type; says in words which type is wanted.
+    """
+    if wanted is Any:
+        return value
+    if isinstance(wanted, UnionType):
+        return None if value is None else typed(value, get_args(wanted)[0])
+    kind = get_origin(wanted) or wanted
+    if kind is float and type(value) is int:
+        return float(value) if abs(value) < 2**63 else value
+    if kind is str and isinstance(value, int | float):
+        return str(value)
+    if type(value) is not kind:
+        raise TypeError(WORDS[kind])
+    if kind is not list:
+        return value
+    try:
+        return [typed(each, get_args(wanted)[0]) for each in value]
+    except TypeError as error:
+        raise TypeError(f"a list, each value {error}") from error
+
+
+def spelled(value: object) -> str:
+    """A value as it is typed on the command line: ``null``, ``true``, ``[a,b]``."""
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"[{','.join(map(spelled, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Legal(NamedTuple):

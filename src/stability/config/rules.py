@@ -1,11 +1,11 @@
 """The rules that a composed config obeys, and the keys that have no effect in it."""
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import Any
 
-from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, Model, lookup
+from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, Model, Option
+from stability.config.ranges import spelled
 
 LARGEST = 2**63 - 1
 """Largest whole number that tables and tensors hold."""
@@ -14,46 +14,25 @@ LARGEST = 2**63 - 1
 def validate(plain: Mapping[str, Any]) -> Config:
     """The typed config of plain containers, composed and resolved, checked against every rule.
 
-    Whatever needs the data, a class or a device is checked where that is built.
+    What needs the data, a class or a device is checked where that is built.
 
     Raises:
-        ConfigError: for the first key that is unknown, out of range or at odds with another.
+        ConfigError: for the first key that is unknown, of another type, out of range or at odds
+            with another.
     """
-    _refuse_unknown(plain, Config, "")
-    for k in KNOBS.values():
-        value = lookup(plain, k.key)
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise ConfigError(k.key, value, "must fit into 64 bits")
-        if not k.legal.test(value):
-            raise ConfigError(k.key, value, f"must be {k.legal.text}")
-    for group in GROUPS[:3] + GROUPS[4:]:
-        if "_target_" not in plain[group]["build"]:
-            raise ConfigError(f"{group}.build", plain[group]["build"], "needs a _target_")
     config = Config.from_plain(plain)
+    for key, knob in KNOBS.items():
+        value = attrgetter(key)(config)
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ConfigError(key, value, "must fit into 64 bits")
+        if not knob.legal.test(value):
+            raise ConfigError(key, spelled(value), f"must be {knob.legal.text}")
+    for group in GROUPS:
+        option = getattr(config, group)
+        if isinstance(option, Option) and "_target_" not in option.build:
+            raise ConfigError(f"{group}.build", option.build, "needs a _target_")
     _check_pairs(config)
     return config
-
-
-def unknown(key: str, value: object) -> ConfigError:
-    """The refusal of a key that does not exist: names those that look like it."""
-    keys = (*GROUPS, *KNOBS)
-    last = key.rpartition(".")[2]
-    near = [k for k in keys if k.rpartition(".")[2] == last]
-    near += [k for k in difflib.get_close_matches(key, keys) if k not in near]
-    meant = f"did you mean {', '.join(near[:3])}?" if near else "--help lists every key"
-    return ConfigError(key, value, f"unknown key; {meant}")
-
-
-def _refuse_unknown(config: Mapping[str, Any], schema: type, prefix: str) -> None:
-    known = {f.name: f.type for f in fields(schema)}
-    for name, value in config.items():
-        if not prefix and name == "choices":
-            continue
-        if name not in known:
-            raise unknown(f"{prefix}{name}", value)
-        inner = known[name]
-        if is_dataclass(inner) and isinstance(inner, type):
-            _refuse_unknown(value, inner, f"{prefix}{name}.")
 
 
 def check_shape(model: Model) -> None:

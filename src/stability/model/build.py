@@ -1,6 +1,6 @@
 """Config -> data, model, optimizer: the one place that knows which key builds what."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -61,27 +61,19 @@ def parts_of(config: Config) -> Parts:
     width, bias = config.model.width, config.model.bias
 
     def placement(layer: int, sublayer: str) -> Placement:
-        made = instantiate.build(config.norm.build, "norm.build", config.depth, layer, sublayer)
-        return _kind(made, Placement, "norm.build", config)
+        place = config.depth, layer, sublayer
+        return instantiate.build(config.norm.build, "norm.build", *place, kind=Placement)
 
     def norm() -> nn.Module:
-        made = instantiate.build(config.norm_type.build, "norm_type.build", width, bias)
-        return _kind(made, nn.Module, "norm_type.build", config)
+        node = config.norm_type.build
+        return instantiate.build(node, "norm_type.build", width, bias, kind=nn.Module)
 
     return Parts(placement, norm)
 
 
 def init_of(config: Config) -> Init:
     """The config's init."""
-    return _kind(instantiate.build(config.init.build, "init.build"), Init, "init.build", config)
-
-
-def _kind(made: Any, base: type, key: str, config: Config) -> Any:
-    if not isinstance(made, base):
-        group = key.removesuffix(".build")
-        target = getattr(config, group).build["_target_"]
-        raise ConfigError(f"{key}._target_", target, f"must build a {base.__name__}")
-    return made
+    return instantiate.build(config.init.build, "init.build", kind=Init)
 
 
 def model_of(config: Config, vocab: int) -> GPT:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stability.config.instantiate import blaming
+from stability.config.instantiate import refusing_errors_of
 from stability.config.knobs import Config, ConfigError
 from stability.config.names import BLOCK_SUBLAYERS
 from stability.model.build import device_of, init_of, parts_of
@@ -66,7 +66,7 @@ def _try_parts(config: Config, branches: Branches) -> None:
     target = config.norm.build["_target_"]
     for layer, sublayer in itertools.product((0, config.depth - 1), branches):
         placement = parts.placement(layer, sublayer)
-        with blaming("norm.build._target_", target, "its equation cannot be read"):
+        with refusing_errors_of("norm.build._target_", target, "its equation cannot be read"):
             norms_used(placement)
     if type(parts.norm()).forward is nn.Module.forward:
         target = config.norm_type.build["_target_"]
@@ -83,9 +83,9 @@ def _try_init(config: Config, branches: Branches) -> None:
         for name, (fan_out, fan_in) in matrices:
             role = name.removesuffix(".weight")
             weight = Weight(role, fan_in, fan_out, 0, depth, depth * len(branches))
-            with blaming("init.build._target_", targets[0], f"std of {role}"):
+            with refusing_errors_of("init.build._target_", targets[0], f"std of {role}"):
                 _refuse_nonsense(init.std(weight))
-            with blaming("norm.build._target_", targets[1], f"init_gain of {role}"):
+            with refusing_errors_of("norm.build._target_", targets[1], f"init_gain of {role}"):
                 _refuse_nonsense(placement.init_gain(role))
 
 

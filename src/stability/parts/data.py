@@ -154,10 +154,12 @@ def _token_file(path: str | None, key: str, vocab: int) -> Tokens_N:
 
 @lru_cache(maxsize=4)
 def _cached(build: str, stamps: tuple[tuple[int, int], ...]) -> Source:
-    made = instantiate.build(json.loads(build), "data.build")
-    if not isinstance(made, Source):
-        raise ConfigError("data.build", build, "must build a stability.parts.data.Source")
-    with instantiate.blaming("data.build", build, "is no whole source"):
+    node = json.loads(build)
+    made = instantiate.build(node, "data.build", kind=Source)
+    with instantiate.refusing_errors_of("data.build", node["_target_"], "is incomplete", build):
+        for name in ("train", "val"):
+            if not hasattr(made, name):
+                raise ValueError(f"{type(made).__name__} has no attribute {name!r}")
         for tokens in (made.train, made.val):
             if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
                 raise ValueError("its tokens must be 1-D arrays of whole numbers")

@@ -41,4 +41,4 @@ class _Pool(ProcessPoolExecutor):
 
 def _start_worker(allow: tuple[str, ...]) -> None:
     shell.end_with_parent()
-    instantiate.allow(*allow)
+    instantiate.allow(*allow, option="--allow MODULE")

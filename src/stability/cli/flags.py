@@ -1,0 +1,51 @@
+"""The flags of the command; needs neither hydra nor torch."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from stability.cli.refusals import Refused
+from stability.config.knobs import ConfigError
+
+
+@dataclass
+class Flags(argparse.Namespace):
+    """A command line, split into flags and words."""
+
+    words: list[str] = field(default_factory=list)
+    """Every KEY=VALUE."""
+    config_dirs: list[Path] = field(default_factory=list)
+    cfg: str | None = None
+    help: bool = False
+    hydra_help: bool = False
+    multirun: bool = False
+    """Has no effect: every command is a sweep."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refused("command line", message)
+
+
+def parse(words: Sequence[str]) -> Flags:
+    """Split a command line.
+
+    Raises:
+        ConfigError: a flag is unknown, or a folder of ``--config-dir`` does not exist.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-cd", "--config-dir", dest="config_dirs", action="append", type=Path)
+    parser.add_argument("--cfg", choices=["job"])
+    flags = Flags()
+    _, flags.words = parser.parse_known_args(words, namespace=flags)
+    if unknown := [word for word in flags.words if word.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    for folder in flags.config_dirs:
+        if not folder.is_dir():
+            raise ConfigError("--config-dir", folder, "is no folder")
+    return flags
