@@ -56,12 +56,12 @@ def test_one_run_is_a_sweep_of_one():
 
 def test_folder_names_are_short_unique_and_legal_everywhere():
     cells = planned(
-        "train.betas=[0.9,0.95],[0.8,0.9]",
+        "optimizer.betas=[0.9,0.95],[0.8,0.9]",
         "record.kinds=[act,grad,weight],[act]",
         "norm=pre,post",
         "norm_type=layernorm,rmsnorm",
         "train.lr=1e-3,1e-5",
-        "train.eps=1e-8,1e-9",
+        "optimizer.eps=1e-8,1e-9",
         "norm_type.eps=1e-5,1e-6",
         "name=long",
     )
@@ -73,8 +73,10 @@ def test_folder_names_are_short_unique_and_legal_everywhere():
 
 
 def test_keys_that_end_alike_keep_their_whole_name():
-    (first, *_) = planned("train.eps=1e-8,1e-9", "norm_type.eps=1e-5,1e-6", "train.lr=1e-3,1e-2")
-    assert first.label == "train.eps-1e-08_norm_type.eps-1e-05_lr-0.001"
+    (first, *_) = planned(
+        "optimizer.eps=1e-8,1e-9", "norm_type.eps=1e-5,1e-6", "train.lr=1e-3,1e-2"
+    )
+    assert first.label == "optimizer.eps-1e-08_norm_type.eps-1e-05_lr-0.001"
 
 
 def test_equal_values_written_differently_are_one_run():

@@ -5,7 +5,7 @@ import pytest
 
 import laws
 from stability.parts.placements import DeepNorm, NoNorm, Norms, Peri, Plain, Post, Pre
-from stability.theory import kernels
+from stability.theory import norm_kernels
 from stability.theory.branches import linear
 from stability.theory.covariance import (
     Cov,
@@ -25,7 +25,7 @@ G = np.array([[1.0, -0.2], [-0.2, 3.0]])
 
 def stack(placement, tape, sublayers):
     x = first = Cov(tape, C, np.ones(2))
-    norm = kernels.RMSNorm(WIDTH, 0.0)
+    norm = norm_kernels.RMSNorm(WIDTH, 0.0)
     for _ in range(sublayers):
         x = placement(x, lambda x: linear(GAIN, x), Norms(lambda name, x: normed(norm, x)))
     return first, x
@@ -116,7 +116,7 @@ def test_the_first_order_in_width_is_that_of_a_linear_post_stack(sublayers):
             g = np.einsum("nij,ni->nj", M, g)
         total += (g * g).mean() * 100 / draws
 
-    tape, norm = Tape(), kernels.RMSNorm(width, 0.0)
+    tape, norm = Tape(), norm_kernels.RMSNorm(width, 0.0)
     x = first = normed(norm, Cov(tape, np.eye(1)))
     for _ in range(sublayers):
         x = normed(norm, x + linear(GAIN, x))
@@ -141,10 +141,10 @@ def test_a_norm_takes_away_what_the_mean_square_strays_and_an_unknown_branch_hid
     x.strays = gaussian(x)
     assert x.spread == pytest.approx(np.sqrt(2 * (C * C).mean() / 64) / 1.5)
     assert (3.0 * x).spread == pytest.approx(x.spread)
-    assert normed(kernels.RMSNorm(64, 0.0), x).spread == 0
+    assert normed(norm_kernels.RMSNorm(64, 0.0), x).spread == 0
     hidden = x + x.then(C, lambda G: G)
     assert np.isnan(hidden.spread)
-    assert normed(kernels.RMSNorm(64, 0.0), hidden).spread == 0
+    assert normed(norm_kernels.RMSNorm(64, 0.0), hidden).spread == 0
 
 
 @pytest.mark.parametrize("norms", [False, True])
@@ -161,7 +161,7 @@ def test_the_mean_square_of_many_tokens_strays_as_in_draws(norms):
     y = Cov(Tape(width=width), np.eye(tokens))
     y.strays = gaussian(y)
     for _ in range(sublayers):
-        y = y + linear(GAIN, normed(kernels.RMSNorm(width, 0.0), y) if norms else y)
+        y = y + linear(GAIN, normed(norm_kernels.RMSNorm(width, 0.0), y) if norms else y)
     assert y.spread == pytest.approx(np.log(squares).std(), rel=0.1)
 
 
@@ -255,7 +255,7 @@ def test_a_norm_under_a_later_one_takes_nothing_off_the_gradient():
     d, share = 50, np.array([0.5, 1.0])
     C = np.diag([4.0, 9.0])
     x = covariance(C, width=d)
-    norm = kernels.RMSNorm(d, 0.0)
+    norm = norm_kernels.RMSNorm(d, 0.0)
     y = normed(norm, x)
     x.share = share
     y.held = True
@@ -268,7 +268,7 @@ def test_a_norm_under_a_later_one_takes_nothing_off_the_gradient():
 def test_the_last_norm_takes_off_what_lies_along_its_output():
     d = 50
     x = covariance(np.diag([4.0, 9.0]), width=d)
-    y = normed(kernels.RMSNorm(d, 0.0), x)
+    y = normed(norm_kernels.RMSNorm(d, 0.0), x)
     y.G = np.diag([1.0, 2.0])
     y.along = np.array([0.0, 20.0])  # the first has no gradient along xhat, the second 10 of d
     x.tape.reverse()
@@ -277,18 +277,18 @@ def test_the_last_norm_takes_off_what_lies_along_its_output():
 
 def test_a_norm_holds_the_stem_that_reaches_it_and_starts_one():
     x = covariance(C)
-    norm = kernels.LayerNorm(50, 0.0)
+    norm = norm_kernels.LayerNorm(50, 0.0)
     first = normed(norm, x)
     assert first.stem is first and first.share.tolist() == [1, 1] and not first.held
     normed(norm, first + linear(GAIN, first))
     assert first.held
-    batchnorm = normed(kernels.BatchNorm(50, 1e-5), x)
+    batchnorm = normed(norm_kernels.BatchNorm(50, 1e-5), x)
     batchnorm.held, batchnorm.G = True, G
     x.tape.reverse()
-    assert pytest.approx(kernels.BatchNorm(50, 1e-5)(C)[1](G)) == x.G
+    assert pytest.approx(norm_kernels.BatchNorm(50, 1e-5)(C)[1](G)) == x.G
 
 
 def test_a_norm_keeps_the_directions_that_stray_and_loses_the_size():
     x = covariance(2 * np.eye(2), {1: [5, 3]})
-    assert normed(kernels.RMSNorm(4, 0.0), x).strays[1].tolist() == [0, 1.5]
-    assert normed(kernels.RMSNorm(4, 1.0), covariance(0 * np.eye(2), {1: [5, 3]})).strays == {}
+    assert normed(norm_kernels.RMSNorm(4, 0.0), x).strays[1].tolist() == [0, 1.5]
+    assert normed(norm_kernels.RMSNorm(4, 1.0), covariance(0 * np.eye(2), {1: [5, 3]})).strays == {}

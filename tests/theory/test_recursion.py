@@ -27,7 +27,7 @@ def batch_of(token, target, T):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model.activation": "swiglu", "model.mlp_ratio": 2.5},
+        {"activation": "swiglu", "model.mlp_ratio": 2.5},
         {"model.sublayers": "linear"},
         {"model.sublayers": "mlp", "model.tie_embeddings": False},
     ],

@@ -287,7 +287,7 @@ def by_layer(taken):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_weight_gradients_are_outer_products_and_gains_are_ratios(tied):
-    changes = {"model.tie_embeddings": tied, "model.activation": "swiglu"}
+    changes = {"model.tie_embeddings": tied, "activation": "swiglu"}
     taken = Taken(["outer_product"], changes)
     gains = Taken(["linear_gain"], changes).values
     slow = by_layer(taken)
@@ -502,7 +502,7 @@ def test_the_intact_loss_is_the_validation_loss(tmp_path):
 
 
 def test_a_diverged_run_keeps_its_probes(tmp_path):
-    changes = {"train.lr": 1e30, "train.optimizer": "sgd", "record.probes": ALL, "train.steps": 6}
+    changes = {"train.lr": 1e30, "optimizer": "sgd", "record.probes": ALL, "train.steps": 6}
     ran = run(make_config(changes, norm="none"), tmp_path / "run")
     assert ran.info["status"] == "diverged"
     rows = probes_of(ran)
@@ -519,7 +519,7 @@ VARIANTS = [
     *({"init": init} for init in options("init")),
     *({"dtype": dtype} for dtype in knobs.DTYPES),
     {"model.position": "rope", "model.causal": False, "data.pad_share": 0.3},
-    {"model.activation": "relu", "model.bias": False},
+    {"activation": "relu", "model.bias": False},
     {"model.sublayers": "linear"},
     {"model.sublayers": "mlp", "checkpointing": True},
 ]

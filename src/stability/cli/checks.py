@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from stability.config import instantiate
-from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError
-from stability.config.rules import inert, unknown, validate
+from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, unknown
+from stability.config.names import BLOCK_SUBLAYERS
+from stability.config.rules import inert, validate
 from stability.parts import data
 from stability.parts.placements import norms_used
 
@@ -85,7 +86,7 @@ def _has_norm(config: Config) -> bool:
 @cache
 def _asks_for_norm(build: str, depth: int, sublayers: str) -> bool:
     node = json.loads(build)
-    places = itertools.product(range(depth), sublayers.split("_"))
+    places = itertools.product(range(depth), BLOCK_SUBLAYERS[sublayers])
     made = (instantiate.build(node, "norm.build", depth, *place) for place in places)
     return any(placement.final_norm or norms_used(placement) for placement in made)
 

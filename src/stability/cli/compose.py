@@ -17,8 +17,8 @@ from stability.cli.arguments import OPTION
 from stability.cli.refusals import one_of
 from stability.config import folders, instantiate
 from stability.config.identity import digest, identity
-from stability.config.knobs import GROUPS, Config, ConfigError
-from stability.config.rules import unknown, validate
+from stability.config.knobs import GROUPS, Config, ConfigError, unknown
+from stability.config.rules import validate
 from stability.parts import data
 from stability.sweep import worker
 from stability.sweep.lock import Held

@@ -11,8 +11,7 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from stability.config.knobs import KNOBS, ConfigError
-from stability.config.rules import unknown
+from stability.config.knobs import KNOBS, ConfigError, unknown
 from stability.results.atomic import Unreadable
 
 REFUSALS = (

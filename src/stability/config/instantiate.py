@@ -103,8 +103,12 @@ def build(node: Mapping[str, Any], key: str, *args: Any) -> Any:
     Raises:
         ConfigError: the class is refused, or its constructor refuses the arguments.
     """
+    return make(resolve(node["_target_"], key), node, key, *args)
+
+
+def make(cls: type, node: Mapping[str, Any], key: str, *args: Any) -> Any:
+    """Build ``cls(*args, **rest of node)``, as `build` does for the class that the node names."""
     kwargs = {k: v for k, v in node.items() if k != "_target_"}
-    cls = resolve(node["_target_"], key)
     with blaming(f"{key}._target_", node["_target_"], "has no signature"):
         signature = inspect.signature(cls)
     takes = [p for p in list(signature.parameters)[len(args) :] if p not in ("args", "kwargs")]

@@ -9,9 +9,11 @@ from stability.config import instantiate
 from stability.config.knobs import Config, ConfigError
 from stability.model.gpt import GPT, Parts, initialise
 from stability.model.optim import Optimizer
+from stability.parts.activations import Activation
 from stability.parts.batches import Source
 from stability.parts.data import source, vocabulary
 from stability.parts.inits import Init
+from stability.parts.optimizers import UpdateRule
 from stability.parts.placements import Placement
 from stability.parts.precision import PRECISIONS, LossScale, Precision
 from stability.recording.recorder import Recorder
@@ -53,7 +55,7 @@ def device_of(config: Config) -> torch.device:
 
 
 def parts_of(config: Config) -> Parts:
-    """Makers of the config's placements and norms.
+    """The config's activation, and makers of its placements and norms.
 
     Raises:
         ConfigError: an option's class refuses its arguments or is none of the expected kind.
@@ -62,25 +64,36 @@ def parts_of(config: Config) -> Parts:
 
     def placement(layer: int, sublayer: str) -> Placement:
         made = instantiate.build(config.norm.build, "norm.build", config.depth, layer, sublayer)
-        return _kind(made, Placement, "norm.build", config)
+        return _kind(made, Placement, "norm", config)
 
     def norm() -> nn.Module:
         made = instantiate.build(config.norm_type.build, "norm_type.build", width, bias)
-        return _kind(made, nn.Module, "norm_type.build", config)
+        return _kind(made, nn.Module, "norm_type", config)
 
-    return Parts(placement, norm)
+    return Parts(placement, norm, activation_of(config))
 
 
 def init_of(config: Config) -> Init:
     """The config's init."""
-    return _kind(instantiate.build(config.init.build, "init.build"), Init, "init.build", config)
+    return _kind(instantiate.build(config.init.build, "init.build"), Init, "init", config)
 
 
-def _kind(made: Any, base: type, key: str, config: Config) -> Any:
+def activation_of(config: Config) -> Activation:
+    """The config's activation."""
+    made = instantiate.build(config.activation.build, "activation.build")
+    return _kind(made, Activation, "activation", config)
+
+
+def update_rule_of(config: Config) -> UpdateRule:
+    """The config's update rule."""
+    made = instantiate.build(config.optimizer.build, "optimizer.build")
+    return _kind(made, UpdateRule, "optimizer", config)
+
+
+def _kind(made: Any, base: type, group: str, config: Config) -> Any:
     if not isinstance(made, base):
-        group = key.removesuffix(".build")
         target = getattr(config, group).build["_target_"]
-        raise ConfigError(f"{key}._target_", target, f"must build a {base.__name__}")
+        raise ConfigError(f"{group}.build._target_", target, f"must build a {base.__name__}")
     return made
 
 
@@ -123,10 +136,15 @@ def build(config: Config) -> Built:
         device=device,
         precision=PRECISIONS[config.dtype],
         model=model,
-        optimizer=Optimizer(list(model.weights().values()), config.train),
+        optimizer=optimizer_of(config, model),
         loss_scale=LossScale(config.loss_scale, device),
         recorder=recorder_of(config, model),
     )
+
+
+def optimizer_of(config: Config, model: GPT) -> Optimizer:
+    """The config's optimizer of the model's weights."""
+    return Optimizer(model.weights(), update_rule_of(config), config.train)
 
 
 def recorder_of(config: Config, model: GPT, all_kinds: bool = False) -> Recorder:

@@ -17,7 +17,7 @@ from stability.results.index import index, sweeps
 from stability.results.run_file import RunFile
 from stability.results.schema import FINISHED
 from stability.theory.covariance import NoTheory
-from stability.theory.kernels import Matrix
+from stability.parts.activation_kernels import Matrix
 from stability.theory.overlay import overlay
 from stability.theory.workers import process_pool
 

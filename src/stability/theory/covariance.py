@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from stability.theory import kernels
-from stability.theory.kernels import Adjoint, Matrix
+from stability.parts.activation_kernels import Matrix
+from stability.theory.norm_kernels import Adjoint, Kernel, RMSNorm
 
 Strays = Mapping[int, NDArray[np.float64]]
 """By the number of a draw of weights: its standard deviation of (mean square, x_i x_j / d), i != j.
@@ -170,7 +170,7 @@ def _ratio(part: Matrix, whole: Matrix) -> Matrix:
     return ratio
 
 
-def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
+def normed(kernel: Kernel, x: Cov) -> Cov:
     """The operand after a norm. Every token's share of the embedding shrinks with it.
 
     The projection off xhat, 1/d of an isotropic gradient, is corrected to first order where norms
@@ -196,10 +196,10 @@ def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
     return out
 
 
-def _first_order(kernel: kernels.RMSNorm | kernels.BatchNorm, out: Cov, share: Matrix) -> Matrix:
+def _first_order(kernel: Kernel, out: Cov, share: Matrix) -> Matrix:
     """Factor on a norm's gradient: what it takes off along xhat, as far as that is known."""
     factor = np.ones_like(out.C)
-    if not isinstance(kernel, kernels.RMSNorm):  # its own adjoint says all that is known
+    if not isinstance(kernel, RMSNorm):  # its own adjoint says all that is known
         return factor
     if out.held:
         gain = np.sqrt(1 + (2 - share**2) / kernel.width)

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from stability.config.knobs import Config
-from stability.theory import kernels
+from stability.parts.activation_kernels import Matrix, correlation
 from stability.theory.covariance import Cov
-from stability.theory.kernels import Matrix
 from stability.theory.recursion import MOST_TOKENS, Batch, Net, Site, Tokens, groups
 
 PAIRED_TOKENS = 256
@@ -99,4 +98,4 @@ def _rows(
 def _cosine(C: Matrix, batch: Batch) -> float:
     """Mean correlation of different tokens of one sequence."""
     pairs = (batch.mask | batch.mask.T) & ~np.eye(len(C), dtype=bool)
-    return float(kernels.correlation(C)[2][pairs].mean())
+    return float(correlation(C)[2][pairs].mean())

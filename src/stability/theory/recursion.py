@@ -14,20 +14,17 @@ from numpy.typing import NDArray
 
 from stability.config import instantiate
 from stability.config.knobs import Config
-from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER
-from stability.parts.inits import Weight
-from stability.parts.placements import Norms
-from stability.theory import kernels
+from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, SUBLAYER_KINDS
+from stability.parts.activation_kernels import Matrix
+from stability.parts.activations import Activation
+from stability.parts.inits import Init, Weight, start_std
+from stability.parts.placements import Norms, Placement
+from stability.theory import norm_kernels
 from stability.theory.branches import Attention, linear, mlp, root
 from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
-from stability.theory.kernels import Matrix
+from stability.theory.norm_kernels import Kernel
 
 Tokens = NDArray[np.int64]
-ROLES = {
-    "attn": ("q", "k", "v", "attn_out"),
-    "mlp": ("mlp_in", "mlp_gate", "mlp_out"),
-    "linear": ("linear",),
-}
 MOST_TOKENS = 512
 """Tokens of one group: sequences beyond it are left out where a norm makes them meet."""
 
@@ -68,22 +65,25 @@ class Net:
         self.depth, self.width = config.depth, config.model.width
         self.hidden = round(self.model.mlp_ratio * self.width)
         self.names = BLOCK_SUBLAYERS[self.model.sublayers]
-        self.init = instantiate.build(config.init.build, "init")
-        self.norm = partial(normed, _kernel(config.norm_type.build, self.width))
+        self.init: Init = instantiate.build(config.init.build, "init")
+        self.activation = _activation(config.activation.build)
+        self.norm = partial(normed, _norm_kernel(config.norm_type.build, self.width))
 
-    def gains(self, sublayer: str, layer: int, placement: Any) -> dict[str, float]:
+    def gains(self, sublayer: str, layer: int, placement: Placement) -> dict[str, float]:
         """fan_in * std^2 of each weight of a sublayer."""
         found = {}
-        for role in ROLES[sublayer]:
+        for role in SUBLAYER_KINDS[sublayer].roles:
             fan_in = self.hidden if role == "mlp_out" else self.width
             fan_out = self.hidden if role in ("mlp_in", "mlp_gate") else self.width
-            std = self.std(role, fan_in, fan_out, layer) * placement.init_gain(role)
+            std = self.std(role, (fan_in, fan_out), layer, placement)
             found[role] = fan_in * std**2
         return found
 
-    def std(self, role: str, fan_in: int, fan_out: int, layer: int) -> float:
-        branches = self.depth * len(self.names)
-        return float(self.init.std(Weight(role, fan_in, fan_out, layer, self.depth, branches)))
+    def std(
+        self, role: str, fans: tuple[int, int], layer: int, placement: Placement | None
+    ) -> float:
+        weight = Weight.of(role, fans, layer, self.depth, len(self.names))
+        return float(start_std(self.init, weight, placement))
 
     def branch(
         self, sublayer: str, gains: Mapping[str, float], batch: Batch
@@ -91,7 +91,9 @@ class Net:
         if sublayer == "linear":
             return partial(linear, gains["linear"])
         if sublayer == "mlp":
-            return partial(mlp, self.model.activation, gains)
+            return partial(mlp, self.activation, gains)
+        if sublayer != "attn":
+            raise NoTheory(f"no covariance map of the sublayer {sublayer}")
         offset = None
         if self.model.position == "rope":
             offset = np.subtract.outer(batch.position, batch.position).astype(float)
@@ -138,9 +140,10 @@ class Net:
         norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
         return add("resid_post", placement(add("resid_pre", x), branch, norms))
 
-    def placement(self, layer: int, sublayer: str) -> Any:
+    def placement(self, layer: int, sublayer: str) -> Placement:
         node = self.config.norm.build
-        return instantiate.build(node, "norm", self.depth, layer, sublayer)
+        made: Placement = instantiate.build(node, "norm", self.depth, layer, sublayer)
+        return made
 
     def _head(self, x: Cov, batch: Batch, sites: list[Site]) -> None:
         """Final norm, logits, and the gradient of the loss that starts the way back.
@@ -158,7 +161,7 @@ class Net:
             std = self.config.init.embed_std
             own = self.width * std**2 * x.kept
         else:
-            std = self.std("head", self.width, self.vocab, self.depth)
+            std = self.std("head", (self.width, self.vocab), self.depth, None)
             own = np.zeros(len(x.C))
         C = self.width * std**2 * x.C + np.diag(own**2) / self.vocab
         logits = x.then(C, lambda G: self.vocab * std**2 * G)
@@ -168,14 +171,27 @@ class Net:
         sites.append(Site(self.depth, "head", "branch_out", self.vocab, logits))
 
 
-def _kernel(node: Mapping[str, Any], width: int) -> Any:
-    """The covariance map of a norm type: the class of the same name in `kernels`."""
-    module, _, name = node["_target_"].rpartition(".")
-    if module != "stability.parts.norms" or not hasattr(kernels, name):
-        raise NoTheory(f"no covariance map of {node['_target_']}")
-    return instantiate.build(
-        {**node, "_target_": f"stability.theory.kernels.{name}"}, "norm_type", width
-    )
+def _activation(node: Mapping[str, Any]) -> Activation:
+    made: Activation = instantiate.build(node, "activation")
+    if not made.has_kernel:
+        raise NoTheory(f"no kernel of {node['_target_']}")
+    return made
+
+
+def _norm_kernel(node: Mapping[str, Any], width: int) -> Kernel:
+    """The kernel of a norm type: by name in `norm_kernels`, or the attribute of the norm's class.
+
+    By name first, since the module of the norms imports torch.
+    """
+    target = str(node["_target_"])
+    module, _, name = target.rpartition(".")
+    kernel = getattr(norm_kernels, name, None) if module == "stability.parts.norms" else None
+    if kernel is None:
+        kernel = getattr(instantiate.resolve(target, "norm_type.build"), "kernel", None)
+    if kernel is None:
+        raise NoTheory(f"no kernel of {target}")
+    made: Kernel = instantiate.make(kernel, node, "norm_type.build", width)
+    return made
 
 
 def _heads(tokens: int) -> int:

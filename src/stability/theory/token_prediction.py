@@ -26,9 +26,9 @@ import pandas as pd
 from stability.config.knobs import Config
 from stability.config.token_positions import groups as token_groups
 from stability.config.token_positions import positions
+from stability.parts.activation_kernels import Matrix
 from stability.theory.branches import Attention, hidden
 from stability.theory.covariance import Cov
-from stability.theory.kernels import Matrix
 from stability.theory.recursion import Batch, Net, Site, Tokens, groups
 
 JOINT_TOKENS = 256
@@ -101,7 +101,7 @@ def _flows(
         read, back = attention.inside(x.C, x.tape.rng)
         into = {name: WeightFlow(x.C, d, to, d) for name, to in back(G).items()}
         return into | {"attn_out": WeightFlow(read, d, G, d)}
-    read, slopes = hidden(net.model.activation, gains, x.C)
+    read, slopes = hidden(net.activation, gains, x.C)
     m = net.hidden
     spread = gains["mlp_out"] * d / m  # of W2 on the way back: d outputs meet in each of m features
     into = {name: WeightFlow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}

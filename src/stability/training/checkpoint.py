@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from stability.model.build import Built, model_of
-from stability.model.optim import Optimizer
+from stability.model.build import Built, model_of, optimizer_of
 from stability.parts.precision import LossScale
 from stability.results import atomic
 
@@ -31,10 +30,9 @@ def pack(built: Built, step: int, run: str) -> State:
 def start(built: Built) -> State:
     """What step 0 started from, drawn again from the seed."""
     model = model_of(built.config, built.model.embed.wte.shape[0])
-    parameters = list(model.weights().values())
     fresh = built._replace(
         model=model,
-        optimizer=Optimizer(parameters, built.config.train),
+        optimizer=optimizer_of(built.config, model),
         loss_scale=LossScale(built.config.loss_scale, built.device),
     )
     return pack(fresh, 0, "")
