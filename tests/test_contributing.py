@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def run(words: tuple[str, ...], folder: Path, path: Path) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def my_parts(tmp_path_factory) -> Path:
+def my_parts(tmp_path_factory) -> Iterator[Path]:
     """A folder outside the package with the class and the yaml of every example."""
     folder = tmp_path_factory.mktemp("outside") / "my_parts"
     for name, (group, option, _) in PARTS.items():
@@ -75,8 +76,13 @@ def my_parts(tmp_path_factory) -> Path:
     (folder / "parts.py").write_text(halved)
     (node,) = blocks(TEXT.partition("\n## ")[0], "yaml")
     (folder / "norm" / "halved.yaml").write_text(node)
-    instantiate.trust(folder)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instantiate, "_allowed", {"stability"})
+        patch.setattr(sys, "path", list(sys.path))
+        instantiate.trust(folder)
+        yield folder
+    for name in [name for name in sys.modules if name.startswith("example_")]:
+        del sys.modules[name]
 
 
 def example(my_parts: Path, name: str, *args: object) -> object:

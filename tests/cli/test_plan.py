@@ -49,6 +49,8 @@ def test_one_run_is_a_sweep_of_one():
         "norm": "pre",
         "norm_type": "layernorm",
         "init": "xavier",
+        "activation": "gelu",
+        "optimizer": "adamw",
         "model": "nano",
         "data": "pydocs",
     }

@@ -1,6 +1,7 @@
 """Every update rule against itself in fp64; what rounds, what is skipped and what decays."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -359,10 +360,12 @@ class Forgetful(SGD):
 @pytest.fixture
 def signs(tmp_path, monkeypatch):
     """A ``build`` node of a class that lies in a folder of the user's."""
+    monkeypatch.setattr(instantiate, "_allowed", {"stability"})
+    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "signs_rule.py").write_text(SIGNS)
-    monkeypatch.syspath_prepend(tmp_path)
     instantiate.trust(tmp_path)
-    return {"_target_": "signs_rule.Signs", "factor": 0.5}
+    yield {"_target_": "signs_rule.Signs", "factor": 0.5}
+    sys.modules.pop("signs_rule", None)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])

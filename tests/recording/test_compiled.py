@@ -45,10 +45,13 @@ def both(tmp_path, changes=None, **over) -> tuple[Ran, Ran]:
     ("changes", "over"),
     [
         ({"train.accumulate": 2, "data.pad_share": 0.3}, {}),
-        ({"model.position": "rope"}, {"norm": "peri", "norm_type": "rmsnorm", "dtype": "fp64"}),
-        ({"model.attention": "math"}, {}),
+        (
+            {"model.position": "rope", "activation": "swiglu"},
+            {"norm": "peri", "norm_type": "rmsnorm", "dtype": "fp64"},
+        ),
+        ({"model.attention": "math", "activation": "gelu_tanh"}, {}),
     ],
-    ids=["pre in parts", "peri with rope", "plain attention"],
+    ids=["pre in parts", "peri with rope", "math attention"],
 )
 def test_lesson_03_compiled_and_eager_rows_agree_without_a_graph_break(
     tmp_path, counters, changes, over

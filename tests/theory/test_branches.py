@@ -137,7 +137,7 @@ def attention(std, mask, heads=2, width=4, offset=None):
 
 
 @pytest.mark.parametrize("seen", [2, 6])
-def test_attention_saturates_where_the_scores_stray_further_than_the_largest_of_as_many(seen):
+def test_attention_saturates_where_the_scores_spread_further_than_the_largest_of_as_many(seen):
     mask = np.tri(TOKENS, dtype=bool) & ~np.tri(TOKENS, k=-seen, dtype=bool)
     edge = np.sqrt(2 * np.log(seen))
     variances = np.linspace(0.5, 1.5, TOKENS)  # of mean 1
@@ -258,14 +258,14 @@ def test_inside_a_gated_mlp_two_independent_factors_multiply():
     np.testing.assert_allclose(back, 5 * (2 * F + 3 * 2 * C * D) * G)
 
 
-def test_a_linear_branch_adds_the_draw_of_its_weights_to_what_strays():
+def test_a_linear_branch_adds_the_draw_of_its_weights_to_what_deviates():
     x = Cov(Tape(width=WIDTH), C)
-    assert linear(0.5, x).strays is None
-    x.strays = {9: np.array([1.0, 2.0])}
+    assert linear(0.5, x).deviations is None
+    x.deviations = {9: np.array([1.0, 2.0])}
     y = linear(0.5, x)
-    assert y.strays[9].tolist() == [0.5, 1.0]
-    (own,) = (size for draw, size in y.strays.items() if draw != 9)
+    assert y.deviations[9].tolist() == [0.5, 1.0]
+    (own,) = (size for draw, size in y.deviations.items() if draw != 9)
     alone = Cov(Tape(width=WIDTH), 0.5 * C)
-    alone.strays = {9: np.array([0.5, 1.0])}
+    alone.deviations = {9: np.array([0.5, 1.0])}
     (wanted,) = gaussian(alone).values()
     assert own.tolist() == wanted.tolist()

@@ -97,8 +97,6 @@ def test_a_norm_over_features_is_its_formula_to_the_last_digit(name, kept):
     np.testing.assert_allclose(slope, (kept - lost) / np.outer(sigma, sigma), rtol=1e-14)
 
 
-
-
 @pytest.mark.parametrize("eps", [0.01, 1.0])
 def test_batchnorm_over_two_tokens_is_one_integral(eps):
     """x = sqrt(r) z v with v = (1, -1)/sqrt(2) and z normal; J = v v^T eps / s^3."""

@@ -6,7 +6,7 @@ import pytest
 import tiny
 from stability.model import build
 from stability.theory.covariance import Tape
-from stability.theory.recursion import MOST_TOKENS, Batch, Net, _heads, _loss_gradient, groups
+from stability.theory.recursion import MOST_TOKENS, Net, TokenGroup, _heads, _loss_gradient, groups
 
 VOCAB = 97
 
@@ -19,7 +19,7 @@ def batch_of(token, target, T):
     N = len(token)
     mask = np.tri(N, dtype=bool)
     counted = max(int((np.array(target) >= 0).sum()), 1)
-    return Batch(np.array(token), np.array(target), np.arange(N) % T, mask, counted)
+    return TokenGroup(np.array(token), np.array(target), np.arange(N) % T, mask, counted)
 
 
 @pytest.mark.parametrize("norm", ["pre", "deepnorm"])

@@ -93,7 +93,9 @@ def update_rule_of(config: Config) -> UpdateRule:
 def _kind(made: Any, base: type, group: str, config: Config) -> Any:
     if not isinstance(made, base):
         target = getattr(config, group).build["_target_"]
-        raise ConfigError(f"{group}.build._target_", target, f"must build a {base.__name__}")
+        article = "an" if base.__name__[0] in "AEIOU" else "a"
+        legal = f"must build {article} {base.__name__}"
+        raise ConfigError(f"{group}.build._target_", target, legal)
     return made
 
 

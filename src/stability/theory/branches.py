@@ -20,9 +20,9 @@ Turned = NDArray[np.complex128] | Matrix
 def linear(gain: float, x: Cov) -> Cov:
     """W x with gain = fan_in * std^2, forward and, W being square, backward."""
     out = x.then(gain * x.C, lambda G: gain * G)
-    if x.strays is not None:
-        out.strays = scaled(gain, x.strays)  # which the draw of W then makes larger
-        out.strays = summed(out.strays, gaussian(out))
+    if x.deviations is not None:
+        out.deviations = scaled(gain, x.deviations)  # which the draw of W then makes larger
+        out.deviations = summed(out.deviations, gaussian(out))
     return out
 
 

@@ -30,7 +30,7 @@ MOST_TOKENS = 512
 
 
 @dataclass(frozen=True)
-class Batch:
+class TokenGroup:
     """One group of tokens that the recursion follows, N in all."""
 
     token: Tokens
@@ -43,7 +43,7 @@ class Batch:
     """Tokens in the loss of the whole batch."""
 
 
-class Site:
+class SiteCovariance:
     """A place whose operand is kept: its name in the tables, and its number of features.
 
     ``saturated``: its gradient has come through attention whose scores saturate.
@@ -86,7 +86,7 @@ class Net:
         return float(start_std(self.init, weight, placement))
 
     def branch(
-        self, sublayer: str, gains: Mapping[str, float], batch: Batch
+        self, sublayer: str, gains: Mapping[str, float], batch: TokenGroup
     ) -> Callable[[Cov], Cov]:
         if sublayer == "linear":
             return partial(linear, gains["linear"])
@@ -101,11 +101,11 @@ class Net:
         heads = _heads(len(batch.token)) // (1 if offset is None else 2)  # complex ones cost twice
         return Attention(gains, head, batch.mask, offset, heads)
 
-    def run(self, batch: Batch, seed: int) -> list[Site]:
+    def run(self, batch: TokenGroup, seed: int) -> list[SiteCovariance]:
         """Forward, top, and back: every site with its C and G. The seed is for sampled heads."""
         tape = Tape(seed, self.width)
         x = self._embed(tape, batch)
-        sites = [Site(EMBED_LAYER, "embed", "resid_post", self.width, x)]
+        sites = [SiteCovariance(EMBED_LAYER, "embed", "resid_post", self.width, x)]
         for layer in range(self.depth):
             for sublayer in self.names:
                 x = self._sublayer(x, layer, sublayer, batch, sites)
@@ -113,20 +113,22 @@ class Net:
         tape.reverse()
         return sites
 
-    def _embed(self, tape: Tape, batch: Batch) -> Cov:
+    def _embed(self, tape: Tape, batch: TokenGroup) -> Cov:
         same = np.equal.outer(batch.token, batch.token).astype(float)
         if self.model.position == "learned":
             same += np.equal.outer(batch.position, batch.position)
         x = Cov(tape, self.config.init.embed_std**2 * same, np.ones(len(same)))
-        x.strays = gaussian(x)
+        x.deviations = gaussian(x)
         return x
 
-    def _sublayer(self, x: Cov, layer: int, sublayer: str, batch: Batch, sites: list[Site]) -> Cov:
+    def _sublayer(
+        self, x: Cov, layer: int, sublayer: str, batch: TokenGroup, sites: list[SiteCovariance]
+    ) -> Cov:
         placement = self.placement(layer, sublayer)
         f = self.branch(sublayer, self.gains(sublayer, layer, placement), batch)
 
         def add(name: str, x: Cov) -> Cov:
-            sites.append(Site(layer, sublayer, name, self.width, x))
+            sites.append(SiteCovariance(layer, sublayer, name, self.width, x))
             return x
 
         def branch(x: Cov) -> Cov:
@@ -145,18 +147,18 @@ class Net:
         made: Placement = instantiate.build(node, "norm", self.depth, layer, sublayer)
         return made
 
-    def _head(self, x: Cov, batch: Batch, sites: list[Site]) -> None:
+    def _head(self, x: Cov, batch: TokenGroup, sites: list[SiteCovariance]) -> None:
         """Final norm, logits, and the gradient of the loss that starts the way back.
 
         A logit of the tied table has the mean d s^2 c_i at the token's own symbol, where c_i is
         what x_L kept of the embedding. Logits are sampled, P their softmax, Y the targets; the
         gradient of logit v at token i is (P - Y)_iv / counted.
         """
-        sites.append(Site(self.depth, "head", "resid_pre", self.width, x))
+        sites.append(SiteCovariance(self.depth, "head", "resid_pre", self.width, x))
         if self.placement(self.depth - 1, self.names[-1]).final_norm:
             x = self.norm(x)
         top, x = x, 1.0 * x
-        sites.append(Site(self.depth, "head", "branch_in", self.width, x))
+        sites.append(SiteCovariance(self.depth, "head", "branch_in", self.width, x))
         if self.model.tie_embeddings:
             std = self.config.init.embed_std
             own = self.width * std**2 * x.kept
@@ -168,7 +170,7 @@ class Net:
         error, along = _loss_gradient(self.width * std**2 * x.C, own, batch, self.vocab, x.tape.rng)
         logits.G = error / (self.vocab * batch.counted**2)
         top.along = along / (self.width * batch.counted**2)
-        sites.append(Site(self.depth, "head", "branch_out", self.vocab, logits))
+        sites.append(SiteCovariance(self.depth, "head", "branch_out", self.vocab, logits))
 
 
 def _activation(node: Mapping[str, Any]) -> Activation:
@@ -200,7 +202,7 @@ def _heads(tokens: int) -> int:
 
 
 def _loss_gradient(
-    C: Matrix, own: Matrix, batch: Batch, vocab: int, rng: np.random.Generator
+    C: Matrix, own: Matrix, batch: TokenGroup, vocab: int, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
     """E[E E^T] and E[(E o logits) 1]^2 with E = P - Y, over logits of covariance C per symbol."""
     N, samples = len(C), max(1, 400_000 // (vocab * len(C)))
@@ -218,7 +220,7 @@ def _loss_gradient(
     return total / samples, along / samples
 
 
-def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[Batch]:
+def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[TokenGroup]:
     """The batch as groups of tokens that meet: one sequence each, or several under BatchNorm."""
     B, T = x_BT.shape
     size = max(1, min(B, MOST_TOKENS // T)) if joint else 1
@@ -227,6 +229,6 @@ def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[Batch]
     position = np.tile(np.arange(T), size)
     starts = range(1) if joint else range(min(B, max(1, MOST_TOKENS // T)))
     return [
-        Batch(x_BT[b : b + size].ravel(), y_BT[b : b + size].ravel(), position, mask, counted)
+        TokenGroup(x_BT[b : b + size].ravel(), y_BT[b : b + size].ravel(), position, mask, counted)
         for b in starts
     ]
