@@ -253,7 +253,7 @@ def test_inside_a_gated_mlp_two_independent_factors_multiply():
     np.testing.assert_allclose(slopes["mlp_in"], F)
     np.testing.assert_allclose(slopes["mlp_gate"], 2 * C * D)
     gains = {"mlp_in": 2.0, "mlp_gate": 3.0, "mlp_out": 5.0}
-    y, back = predicted(lambda x: mlp("swiglu", gains, x))
+    y, back = predicted(lambda x: mlp(SwiGLU(), gains, x))
     np.testing.assert_allclose(y, 5 * 2 * C * F)
     np.testing.assert_allclose(back, 5 * (2 * F + 3 * 2 * C * D) * G)
 

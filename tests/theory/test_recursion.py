@@ -43,7 +43,8 @@ def test_the_gain_of_each_weight_is_that_of_the_model(norm, init, changes):
             fan_in = weight.shape[1]
             assert gain == pytest.approx(fan_in * weight.square().mean().item(), rel=0.15), role
         elif role == "head":
-            assert net.std(role, 64, VOCAB, layer) == pytest.approx(weight.std().item(), rel=0.15)
+            std = net.std(role, (64, VOCAB), layer, None)
+            assert std == pytest.approx(weight.std().item(), rel=0.15)
 
 
 @pytest.mark.parametrize(
