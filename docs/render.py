@@ -14,7 +14,7 @@ import yaml
 
 from stability import record
 from stability.config import folders, instantiate
-from stability.config.knobs import KNOBS, PROBES
+from stability.config.knobs import GROUPS, KNOBS, PROBES
 from stability.config.names import KINDS, SITES
 from stability.parts.placements import equation
 from stability.results.run_file import RunFile
@@ -70,6 +70,9 @@ def options(group: str) -> str:
     for option, name in sorted(found, key=lambda f: f[0]["order"]):
         cls = instantiate.resolve(option["build"]["_target_"], f"{group}.build")
         doc = (cls.__doc__ or "").strip().splitlines()[0]
+        own = {k: v for k, v in option.items() if k not in ("label", "order", "build")}
+        if own:
+            doc += f" With {', '.join(f'`{group}.{k}={shown(v)[1:]}' for k, v in own.items())}."
         cells = [option_name(group, name), option["label"], doc]
         if group == "norm":
             placement = cls(12, 0, "attn")
@@ -83,13 +86,17 @@ def models() -> str:
     """The options of `model`, the smallest first: the keys that each sets, and what it is for."""
     texts = {p.stem: p.read_text() for p in (CONF / "model").glob("*.yaml")}
     found = {name: yaml.safe_load(text) for name, text in texts.items()}
-    keys = list(dict.fromkeys(key for sets in found.values() for key in sets["model"]))
+    for sets in found.values():  # options of other groups follow the model's own keys
+        others = {k: v for chosen in sets.get("defaults", []) for k, v in chosen.items()}
+        own = {f"model.{key}": value for key, value in sets["model"].items()}
+        sets["all"] = own | {k.removeprefix("override /"): v for k, v in others.items()}
+    keys = list(dict.fromkeys(key for sets in found.values() for key in sets["all"]))
     rows = []
     for name, sets in sorted(found.items(), key=lambda item: item[1]["model"]["width"]):
-        own = (f"`{sets['model'][key]}`" if key in sets["model"] else "" for key in keys)
+        own = (f"`{sets['all'][key]}`" if key in sets["all"] else "" for key in keys)
         what = texts[name].splitlines()[1].removeprefix("# ")
         rows.append([option_name("model", name), f"`{sets['depth']}`", *own, what])
-    head = ["option", "`depth`", *(f"`model.{key}`" for key in keys), "what it is"]
+    head = ["option", "`depth`", *(f"`{key}`" for key in keys), "what it is"]
     return table("|".join(head), rows)
 
 
@@ -125,7 +132,7 @@ SOURCES: dict[str, Callable[[], str]] = {
     "conf/model": models,
     "training.probes": probe_items,
     "stability.record": lambda: arguments(record),
-    **{f"conf/{g}": lambda g=g: options(g) for g in ("norm", "norm_type", "init", "data")},
+    **{f"conf/{g}": lambda g=g: options(g) for g in GROUPS if g != "model"},
 }
 
 

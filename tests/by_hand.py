@@ -33,11 +33,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda x: (torch.exp(x) - torch.exp(-x)) / (torch.exp(x) + torch.exp(-x)),
     "sigmoid": lambda x: 1 / (1 + torch.exp(-x)),
     "identity": lambda x: x,
+    "swiglu": lambda x: x / (1 + torch.exp(-x)),  # of the gate
 }
-
-
-def silu(x: Tensor) -> Tensor:
-    return x / (1 + torch.exp(-x))
+GATED = ("swiglu",)
 
 
 def layernorm(x: Tensor, gamma: Tensor, beta: Tensor | float) -> Tensor:
@@ -73,9 +71,9 @@ class ByHand:
         if self.shape.position == "learned":
             x = x + self.weights[Key(-1, "embed", "wpe")][: tokens_BT.shape[1]]
         x = self._site(-1, "embed", "resid_post", x)
-        names = {"attn_mlp": ("attn", "mlp")}.get(self.shape.sublayers, (self.shape.sublayers,))
+        names = {"attn_mlp": ("attn", "mlp"), "mlp": ("mlp",), "linear": ("linear",)}
         for layer in range(depth):
-            for sublayer in names:
+            for sublayer in names[self.shape.sublayers]:
                 self.seen[Key(layer, sublayer, "resid_pre")] = x
                 x = EQUATIONS[placement](
                     x,
@@ -117,10 +115,11 @@ class ByHand:
 
     def _mlp(self, layer: int, x: Tensor) -> Tensor:
         hidden = self._linear(layer, "mlp", "mlp_in", x)
-        if self.shape.activation == "swiglu":
-            hidden = silu(self._linear(layer, "mlp", "mlp_gate", x)) * hidden
+        name = self.config.choices["activation"]
+        if name in GATED:
+            hidden = ACTIVATIONS[name](self._linear(layer, "mlp", "mlp_gate", x)) * hidden
         else:
-            hidden = ACTIVATIONS[self.shape.activation](hidden)
+            hidden = ACTIVATIONS[name](hidden)
         return self._linear(layer, "mlp", "mlp_out", hidden)
 
     def _attention(self, layer: int, x_BTD: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ def config_of(overrides: dict[str, Any]) -> dict[str, Any]:
     """A resolved config from group choices and dotted keys, as Hydra would compose it."""
     config = asdict(Config())
     chosen = {"norm": "pre", "norm_type": "layernorm", "init": "xavier", "data": "markov"}
+    chosen |= {"activation": "gelu", "optimizer": "adamw"}
     chosen |= {k: v for k, v in overrides.items() if k in chosen}
     for group, option in chosen.items():
         found = CONF / group / f"{option}.yaml"

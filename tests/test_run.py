@@ -208,7 +208,7 @@ def test_a_launcher_may_run_jobs_in_processes_that_share_nothing_with_the_comman
     (tmp_path / "mine" / "norm" / "own.yaml").write_text("build: {_target_: own.Own}\n")
     path = os.pathsep.join([str(tmp_path / "plugins"), *os.environ.get("PYTHONPATH", "").split()])
     words = ["norm=own", *TINY, "train.lr=1e-3,3e-3", "experiments=vanishing", "name=s"]
-    words += ["model.activation=tanh", "model.sublayers=attn_mlp", "train.batch_size=2"]
+    words += ["activation=tanh", "model.sublayers=attn_mlp", "train.batch_size=2"]
     launcher = ["hydra/launcher=elsewhere", "hydra.launcher.result=result"]
     done = command("--config-dir", "mine", *words, *launcher, cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr

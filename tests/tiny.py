@@ -11,6 +11,7 @@ from unittest import mock
 import pandas as pd
 from omegaconf import OmegaConf
 
+from stability.config import instantiate
 from stability.config.knobs import GROUPS, Config
 from stability.config.rules import validate
 
@@ -19,6 +20,8 @@ CHOICES = {
     "norm": "pre",
     "norm_type": "layernorm",
     "init": "xavier",
+    "activation": "gelu",
+    "optimizer": "adamw",
     "model": "nano",
     "data": "pydocs",
 }
@@ -42,10 +45,21 @@ def options(group: str) -> list[str]:
     return sorted(names, key=lambda name: _option(group, name).order)
 
 
+def classes(group: str) -> set[type]:
+    """The class of every option of a group."""
+    targets = [_option(group, name).build["_target_"] for name in options(group)]
+    return {instantiate.resolve(target, group) for target in targets}
+
+
 def composed(changes: dict[str, Any] | None = None, **choices: str) -> dict[str, Any]:
     """A run's config as plain containers: defaults, the chosen options, then changes by key."""
-    choices = CHOICES | choices
-    chosen = {g: _option(g, o) for g, o in choices.items()}
+    own = _option("model", choices.get("model", CHOICES["model"])).copy()
+    of_model = {}
+    for chosen in own.pop("defaults", []):
+        ((group, option),) = chosen.items()
+        of_model[group.removeprefix("override /")] = option
+    choices = CHOICES | of_model | choices
+    chosen = {g: _option(g, o) for g, o in choices.items()} | {"model": own}
     defaults = asdict(Config())
     del defaults["choices"]
     merged = OmegaConf.merge(defaults, chosen.pop("model"), chosen)
@@ -62,9 +76,10 @@ def _option(group: str, name: str) -> Any:
 
 
 def make_config(changes: dict[str, Any] | None = None, **over: Any) -> Config:
-    """A legal config of a tiny run; ``over`` chooses options of groups and sets top-level keys."""
-    choices = {k: over.pop(k) for k in GROUPS if k in over}
-    return validate(composed(TINY | (changes or {}) | over, **choices))
+    """A legal config of a tiny run; both arguments choose options of groups and set keys."""
+    values = TINY | (changes or {}) | over
+    choices = {k: values.pop(k) for k in GROUPS if k in values}
+    return validate(composed(values, **choices))
 
 
 class Ran(NamedTuple):

@@ -31,6 +31,13 @@ def settings(depth: int, width: int, context: int, compile: bool) -> Config:
     config.norm.build = {"_target_": "stability.parts.placements.Pre"}
     config.norm_type.build = {"_target_": "stability.parts.norms.LayerNorm", "eps": 1e-5}
     config.init.build = {"_target_": "stability.parts.inits.Xavier"}
+    config.activation.build = {"_target_": "stability.parts.activations.GELU"}
+    config.optimizer.build = {
+        "_target_": "stability.parts.optimizers.AdamW",
+        "betas": [0.9, 0.95],
+        "eps": 1e-8,
+        "independent_weight_decay": False,
+    }
     config.data.build = {"_target_": "stability.parts.data.PyDocs"}
     config.choices = dict.fromkeys(GROUPS, "bench")
     return config

@@ -58,7 +58,7 @@ CASES = [
     ("model.bias=perhaps", "model.bias=perhaps: must be true or false"),
     ("record.kinds=act", "record.kinds=act: must be a list"),
     ("allow=[[a]]", "allow=[[a]]: must be a list, each value a word"),
-    ("train.betas=[a,b]", "train.betas=[a,b]: must be two numbers"),
+    ("optimizer.betas=[a,b]", "optimizer.betas=[a,b]: must be two numbers"),
     ("train={lrr: 1}", "train.lrr=1: unknown key; did you mean train.lr"),
     ("norm.build={_target_: a},{_target_: b}", "a group of keys takes one value"),
     ("train=5", "train=5: must be a group of keys"),

@@ -23,8 +23,8 @@ IDLE = [
     "record.every=1 record.ring=3",
     "train.steps=0 train.lr=1",
     "train.steps=0 train.lr=1,2",
-    "train.steps=0 train.optimizer=sgd",
-    "train.steps=0 train.betas=[0.5,0.5]",
+    "train.steps=0 optimizer=sgd",
+    "train.steps=0 optimizer.betas=[0.5,0.5]",
     "train.steps=0 record.every=5",
 ]
 

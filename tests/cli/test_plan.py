@@ -49,6 +49,8 @@ def test_one_run_is_a_sweep_of_one():
         "norm": "pre",
         "norm_type": "layernorm",
         "init": "xavier",
+        "activation": "gelu",
+        "optimizer": "adamw",
         "model": "nano",
         "data": "pydocs",
     }
@@ -59,17 +61,17 @@ def test_no_experiment_and_any_option_can_be_asked_for():
         c.config for c in planned("name=s")
     ]
     assert names(planned("norm=glob(p*,exclude=plain)")) == ["norm-peri", "norm-post", "norm-pre"]
-    assert len(planned("norm='pre',\"post\"", "train.betas=[0,0.5]")) == 2
+    assert len(planned("norm='pre',\"post\"", "optimizer.betas=[0,0.5]")) == 2
 
 
 def test_folder_names_are_short_unique_and_legal_everywhere():
     cells = planned(
-        "train.betas=[0.9,0.95],[0.8,0.9]",
+        "optimizer.betas=[0.9,0.95],[0.8,0.9]",
         "record.kinds=[act,grad,weight],[act]",
         "norm=pre,post",
         "norm_type=layernorm,rmsnorm",
         "train.lr=1e-3,1e-5",
-        "train.eps=1e-8,1e-9",
+        "optimizer.eps=1e-8,1e-9",
         "norm_type.eps=1e-5,1e-6",
         "name=long",
     )
@@ -81,8 +83,10 @@ def test_folder_names_are_short_unique_and_legal_everywhere():
 
 
 def test_keys_that_end_alike_keep_their_whole_name():
-    (first, *_) = planned("train.eps=1e-8,1e-9", "norm_type.eps=1e-5,1e-6", "train.lr=1e-3,1e-2")
-    assert first.label == "train.eps-1e-08_norm_type.eps-1e-05_lr-0.001"
+    (first, *_) = planned(
+        "optimizer.eps=1e-8,1e-9", "norm_type.eps=1e-5,1e-6", "train.lr=1e-3,1e-2"
+    )
+    assert first.label == "optimizer.eps-1e-08_norm_type.eps-1e-05_lr-0.001"
 
 
 def test_equal_values_written_differently_are_one_run():

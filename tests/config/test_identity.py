@@ -98,7 +98,7 @@ def test_flatten_gives_one_scalar_a_column():
     row = flatten(composed({"claim": {"criterion": 1}}))
     assert row["norm"] == "pre"
     assert row["norm.label"] == "Pre-LN"
-    assert row["train.betas"] == "[0.9, 0.95]"
+    assert row["optimizer.betas"] == "[0.9, 0.95]"
     assert row["norm.build._target_"] == "stability.parts.placements.Pre"
     assert (row["depth"], row["train.lr"], row["init.label"]) == (6, 1e-3, "Xavier")
     assert not any(key.startswith(("claim", "choices")) for key in row)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from stability.config.knobs import Config, ConfigError, unknown
+from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, unknown
 from stability.config.rules import OF_UPDATES, inert, validate
 from tiny import composed
 
@@ -32,7 +32,7 @@ REFUSED = [
     ("model.context", 1),
     ("model.mlp_ratio", 0),
     ("model.mlp_ratio", 0.001),
-    ("model.activation", "gleu"),
+    ("model.attention", "plain"),
     ("model.position", "alibi"),
     ("model.dropout", 1.0),
     ("model.sublayers", "mlp_attn"),
@@ -40,13 +40,12 @@ REFUSED = [
     ("train.steps", -1),
     ("train.batch_size", 0),
     ("train.accumulate", 9),
-    ("train.optimizer", "lion"),
     ("train.lr", -1e-3),
     ("train.schedule", "step"),
     ("train.warmup_steps", 10_000),
-    ("train.betas", [0.9]),
-    ("train.betas", [0.9, 1.0]),
-    ("train.eps", "tiny"),
+    ("optimizer.betas", [0.9]),
+    ("optimizer.betas", [0.9, 1.0]),
+    ("optimizer.eps", "tiny"),
     ("train.clip", -1),
     ("train.state_dtype", "bf16"),
     ("train.eval_every", -1),
@@ -100,6 +99,28 @@ def test_what_is_not_legal_is_refused_and_named(key, value):
     assert refused.value.key == key
     assert refused.value.legal
     assert str(refused.value).startswith(f"{key}=")
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("model.activation", "relu", "activation"),
+        ("train.optimizer", "sgd", "optimizer"),
+        ("train.betas", [0.8, 0.9], "optimizer.betas"),
+        ("train.eps", 1e-6, "optimizer.eps"),
+        ("train.independent_weight_decay", True, "optimizer.independent_weight_decay"),
+    ],
+)
+@pytest.mark.parametrize("read", [validate, Config.from_plain], ids=["composed", "on disk"])
+def test_a_key_of_version_0_1_is_refused_with_its_new_name(old, value, new, read):
+    assert new in (*KNOBS, *GROUPS)
+    with pytest.raises(ConfigError, match=rf"^{old}=.*: is now called {new}$"):
+        read(composed({old: value}))
+
+
+def test_the_kernel_that_was_called_plain_is_refused_with_the_names_that_there_are():
+    with pytest.raises(ConfigError, match=r"model.attention=plain: must be one of fused, math"):
+        validate(composed({"model.attention": "plain"}))
 
 
 @pytest.mark.parametrize(
@@ -188,11 +209,17 @@ def test_heads_do_not_matter_where_there_is_no_attention():
     [
         ({}, {}, "init.std"),
         ({}, {}, "data.path"),
-        ({}, {"model.sublayers": "linear"}, "model.activation"),
+        ({}, {"model.sublayers": "linear"}, "activation"),
         ({}, {"model.sublayers": "mlp"}, "model.heads"),
         ({}, {"model.sublayers": "mlp"}, "model.attention"),
-        ({}, {"train.optimizer": "sgd"}, "train.betas"),
-        ({}, {}, "train.independent_weight_decay"),
+        ({"optimizer": "sgd"}, {}, "optimizer.betas"),
+        ({"optimizer": "sgd"}, {}, "optimizer.eps"),
+        (
+            {"optimizer": "adam"},
+            {"train.weight_decay": 0.1},
+            "optimizer.independent_weight_decay",
+        ),
+        ({}, {}, "optimizer.independent_weight_decay"),
     ],
 )
 def test_a_knob_without_effect_is_known_with_its_reason(choices, changes, key):
@@ -206,9 +233,9 @@ ALWAYS = {"init.std", "data.path", "data.val_path", "data.vocab"}
 @pytest.mark.parametrize(
     ("changes", "more"),
     [
-        ({}, {"train.independent_weight_decay", "train.state_dtype"}),
+        ({}, {"optimizer.independent_weight_decay", "train.state_dtype"}),
         ({"train.weight_decay": 0.1}, {"train.state_dtype"}),
-        ({"dtype": "bf16"}, {"train.independent_weight_decay"}),
+        ({"dtype": "bf16"}, {"optimizer.independent_weight_decay"}),
         ({"dtype": "fp16", "train.weight_decay": 0.1}, set()),
         (
             {"dtype": "fp64", "train.weight_decay": 0.1},
@@ -220,7 +247,10 @@ ALWAYS = {"init.std", "data.path", "data.val_path", "data.vocab"}
         ),
         (
             {"dtype": "fp16", "train.weight_decay": 0.1, "model.sublayers": "linear"},
-            {f"model.{n}" for n in ("heads", "causal", "attention", "mlp_ratio", "activation")},
+            {
+                "activation",
+                *(f"model.{n}" for n in ("heads", "causal", "attention", "mlp_ratio")),
+            },
         ),
         ({"dtype": "fp16", "train.weight_decay": 0.1, "on_nonfinite": "skip"}, {"record.ring"}),
         ({"dtype": "fp16", "train.weight_decay": 0.1, "record.every": 1}, {"record.ring"}),
@@ -236,7 +266,8 @@ def test_a_knob_with_effect_is_not_called_inert():
     assert "init.std" not in inert(Config.from_plain(composed(init="normal")))
     assert "data.path" not in inert(Config.from_plain(composed(data="text")))
     assert "data.vocab" not in inert(Config.from_plain(composed(data="markov")))
-    assert "train.betas" not in inert(Config.from_plain(composed()))
+    decaying = inert(Config.from_plain(composed({"train.weight_decay": 0.1})))
+    assert not any(key.startswith("optimizer") for key in decaying)
 
 
 def test_checking_changes_nothing():

@@ -39,7 +39,7 @@ def test_the_median_token_of_a_model_of_unknown_width_is_given_as_rms(sweep: Pat
 
 
 def test_a_gradient_that_is_a_kernels_rounding_error_is_said_to_be_one(tmp_path: Path) -> None:
-    for kernel in ("fused", "plain"):
+    for kernel in ("fused", "math"):
         write_run(tmp_path, {"model.attention": kernel, "depth": 2}, steps=1)
     rows = recorded(tmp_path, gradient)
     frame = rows.frame
@@ -48,7 +48,7 @@ def test_a_gradient_that_is_a_kernels_rounding_error_is_said_to_be_one(tmp_path:
     assert scores.any()
     large = frame.assign(absmax=frame["absmax"].mask(scores, 1e9))
     (remark,) = gradient.data(rows.with_frame(large)).remarks
-    assert "fused" in remark and "1e+09" in remark and "plain" not in remark
+    assert "fused" in remark and "1e+09" in remark and "math" not in remark
     old = large.assign(**{"model.attention": None})
     assert gradient.data(rows.with_frame(old)).remarks  # before there was a choice
     wide = large.assign(dtype="fp64")

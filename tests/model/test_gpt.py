@@ -8,14 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from by_hand import EQUATIONS, ByHand
-from stability.config.knobs import DTYPES
+from by_hand import ACTIVATIONS, EQUATIONS, ByHand
+from stability.config.knobs import DTYPES, Config
 from stability.config.names import Key
 from stability.model import build
 from stability.model.gpt import GPT, draw, loss_sum
 from stability.model.sublayers import Attention, rotary
 from stability.parts.batches import IGNORED
-from stability.parts.inits import RESIDUAL_ROLES, Weight
 from stability.parts.placements import norms_used
 from tiny import composed, make_config, options
 
@@ -43,11 +42,10 @@ def shake(model: GPT) -> GPT:
 VARIANTS = [
     *({"norm": name} for name in EQUATIONS),
     *({"norm": name, "norm_type": "rmsnorm"} for name in ("pre", "peri", "deepnorm")),
-    *({"model.activation": a} for a in ("gelu_tanh", "relu", "tanh", "sigmoid", "identity")),
-    {"model.activation": "swiglu", "model.mlp_ratio": 2.5},
+    *({"activation": name, "model.mlp_ratio": 2.5} for name in ACTIVATIONS),
     {"model.position": "rope"},
     {"model.position": "none", "model.causal": False},
-    {"model.attention": "plain"},
+    {"model.attention": "math"},
     {"model.bias": False},
     {"model.tie_embeddings": False},
     {"model.sublayers": "linear", "norm": "post"},
@@ -69,6 +67,11 @@ def pairs() -> list[tuple[str, str]]:
 def split(variant: dict) -> tuple[dict, dict]:
     dotted = {k: v for k, v in variant.items() if "." in k}
     return dotted, {k: v for k, v in variant.items() if "." not in k}
+
+
+@pytest.mark.parametrize("group", ["norm", "activation"])
+def test_every_option_has_its_equation_by_hand(group):
+    assert {"norm": EQUATIONS, "activation": ACTIVATIONS}[group].keys() == set(options(group))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: " ".join(map(str, v.values())))
@@ -111,12 +114,14 @@ def test_without_a_causal_mask_it_does():
     assert not torch.equal(model(x)[:, 0], model(tokens())[:, 0])
 
 
-def test_the_plain_kernel_keeps_the_gradient_where_softmax_saturates():
+def test_the_math_kernel_keeps_the_gradient_where_softmax_saturates():
     """Every row is one-hot, so that scores carry none and size changes nothing."""
 
     def gradient(size: float) -> torch.Tensor:
-        shape = make_config({"model.attention": "plain"})["model"]
-        attention, x_BTD = Attention(shape), draw(1, "x", (2, 8, shape.width))
+        config = make_config({"model.attention": "math"})
+        shape = config.model
+        attention = Attention(shape, build.activation_of(config))
+        x_BTD = draw(1, "x", (2, 8, shape.width))
         for i, (name, p) in enumerate(attention.named_parameters()):
             nn.init.zeros_(p) if name.endswith("bias") else p.data.copy_(draw(i, name, p.shape))
         x_BTD = (size * x_BTD).float().requires_grad_()
@@ -166,11 +171,11 @@ PUBLISHED = {  # parameters of openai-community/gpt2, gpt2-medium, gpt2-large, g
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_gpt2_has_the_published_number_of_parameters(name, parameters):
-    config = composed(model=name)
+    config = Config.from_plain(composed(model=name))
     with torch.device("meta"):
         model = GPT(config.model, config.depth, config.model.vocab, build.parts_of(config))
     assert sum(p.numel() for p in model.weights().values()) == parameters
-    assert config.model.activation == "gelu_tanh"  # gelu_new in its own config.json
+    assert config.choices["activation"] == "gelu_tanh"  # gelu_new in its own config.json
 
 
 class GPT2(nn.Module):
@@ -217,153 +222,12 @@ class GPT2(nn.Module):
 
 
 def test_pre_layernorm_is_the_function_of_gpt2_weight_for_weight():
-    tanh = {"model.activation": "gelu_tanh"}
+    tanh = {"activation": "gelu_tanh"}
     model = shake(model_of(tanh, dtype="fp64", init="gpt2", norm="pre", norm_type="layernorm"))
     twin = GPT2(width=16, heads=2, depth=2, context=8).double()
     twin.load(model.weights())
     assert sum(p.numel() for p in twin.parameters()) == sum(p.numel() for p in model.parameters())
     torch.testing.assert_close(model(tokens()), twin(tokens()), rtol=1e-11, atol=1e-11)
-
-
-# How it starts ----------------------------------------------------------------------------------
-
-WIDE, DEEP = 256, 2
-
-
-def closed_form(init: str, role: str, fan_in: int, fan_out: int, sublayers: int) -> float:
-    """The std of each rule, written from its source."""
-    residual = role in ("attn_out", "mlp_out", "linear")
-    return {
-        "normal": 0.05,
-        "gpt2": 0.02 / math.sqrt(sublayers) if residual else 0.02,
-        "xavier": math.sqrt(2 / (fan_in + fan_out)),
-        "lecun": math.sqrt(1 / fan_in),
-        "kaiming": math.sqrt(2 / fan_in),
-    }[init]
-
-
-def gain(norm: str, role: str, depth: int) -> float:
-    deep = norm == "deepnorm" and role in (
-        "v",
-        "attn_out",
-        "mlp_in",
-        "mlp_gate",
-        "mlp_out",
-        "linear",
-    )
-    return (8 * depth) ** -0.25 if deep else 1.0
-
-
-@pytest.mark.parametrize("norm", ["pre", "deepnorm"])
-@pytest.mark.parametrize("init", ["normal", "gpt2", "xavier", "lecun", "kaiming"])
-def test_lesson_02_every_matrix_has_the_std_of_its_closed_form_q_k_and_v_apart(init, norm):
-    fans = dict.fromkeys(("q", "k", "v", "attn_out"), (WIDE, WIDE))
-    fans |= {"mlp_in": (WIDE, 2 * WIDE), "mlp_gate": (WIDE, 2 * WIDE), "mlp_out": (2 * WIDE, WIDE)}
-    changes = {
-        "model.width": WIDE,
-        "model.mlp_ratio": 2.0,
-        "model.activation": "swiglu",
-        "model.tie_embeddings": False,
-        "init.std": 0.05,
-    }
-    model = model_of(changes, vocab=300, init=init, norm=norm, depth=DEEP)
-    seen = set()
-    for (layer, sublayer, name), p in model.weights().items():
-        if name.endswith("bias"):
-            assert (p == 0).all()
-        elif name.startswith("norm"):
-            assert (p == 1).all()
-        else:
-            if sublayer == "embed":
-                wanted = 0.02
-            elif sublayer == "head":
-                wanted = closed_form(init, "head", WIDE, 300, 2 * DEEP)
-            else:
-                wanted = closed_form(init, name, *fans[name], 2 * DEEP) * gain(norm, name, DEEP)
-            spread = 5 * wanted / math.sqrt(2 * p.numel())  # five standard errors of a std
-            assert p.std().item() == pytest.approx(wanted, abs=spread), (layer, name)
-            assert p.mean().item() == pytest.approx(0, abs=5 * wanted / math.sqrt(p.numel()))
-            seen.add(name)
-    assert seen == {*fans, "wte", "wpe", "head"}
-
-
-def test_the_linear_branch_has_its_closed_form_and_counts_one_sublayer_a_block():
-    for init in ("gpt2", "xavier", "lecun", "kaiming"):
-        changes = {"model.sublayers": "linear", "model.width": WIDE}
-        w = model_of(changes, init=init, depth=3).weights()[Key(1, "linear", "linear")]
-        wanted = closed_form(init, "linear", WIDE, WIDE, sublayers=3)
-        assert w.std().item() == pytest.approx(wanted, rel=5 / math.sqrt(2 * w.numel()))
-
-
-def test_the_embedding_has_its_own_std():
-    weights = model_of({"init.embed_std": 0.5, "model.width": WIDE}, vocab=500).weights()
-    w = weights[Key(-1, "embed", "wte")]
-    assert w.std().item() == pytest.approx(0.5, rel=5 / math.sqrt(2 * w.numel()))
-
-
-def start(layer: int = 3, **over) -> dict[str, torch.Tensor]:
-    """Matrices of one block, in fp64 and divided by their std: the bare draws."""
-    config = make_config(dtype="fp64", **over)
-    model = build.model_of(config, VOCAB)
-    init, found = build.init_of(config), {}
-    for (at, sublayer, name), p in model.weights().items():
-        if at == layer and p.ndim == 2:
-            sublayers = 2 * config.depth
-            std = init.std(Weight(name, p.shape[1], p.shape[0], at, config.depth, sublayers))
-            placement = model.blocks[at].sublayers()[sublayer].placement
-            found[name] = p.detach().double() / (std * placement.init_gain(name))
-    return found
-
-
-@pytest.mark.parametrize("init", ["xavier", "gpt2"])
-def test_a_layer_starts_from_the_same_draws_whatever_depth_and_placement(init):
-    reference = start(depth=6, init=init)
-    assert set(reference) >= {"q", "k", "v", *RESIDUAL_ROLES} - {"linear"}
-    for norm in options("norm"):
-        for depth in (6, 24):
-            other = start(depth=depth, norm=norm, init=init)
-            for name, draws in reference.items():
-                torch.testing.assert_close(other[name], draws, rtol=1e-13, atol=0, msg=name)
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "amp_bf16"])
-def test_a_dtype_only_rounds_the_start(dtype):
-    exact = model_of(dtype="fp64", depth=6).weights()
-    rounded = model_of(dtype=dtype, depth=6).weights()
-    for key, p in rounded.items():
-        assert torch.equal(p, exact[key].to(p.dtype)), key
-
-
-def test_no_two_weights_share_their_draws_and_seeds_differ():
-    model = model_of(depth=3, init="normal", dtype="fp64")
-    square = [p for p in model.weights().values() if p.shape == (16, 16)]
-    assert len(square) == 12
-    for i, p in enumerate(square):
-        assert not any(torch.equal(p, other) for other in square[:i])
-    other = model_of(depth=3, init="normal", dtype="fp64", seed=1)
-    for p, q in zip(model.weights().values(), other.weights().values(), strict=True):
-        assert p.ndim == 1 or not torch.equal(p, q)
-
-
-def test_draws_never_change():
-    """Every recorded number rests on them; they must not depend on hash() or the platform."""
-    few, many = (draw(0, "3.attn.q", torch.Size(shape)) for shape in ([3], [64, 64]))
-    assert few.tolist() == pytest.approx([1.7353691107, -0.2850213375, 1.5591280683], abs=1e-9)
-    corner = [-0.8957163798, -0.5193094545, -1.6689498898]
-    assert many[-1, -3:].tolist() == pytest.approx(corner, abs=1e-9)
-
-
-def test_building_leaves_the_global_generator_alone():
-    before = torch.get_rng_state()
-    model_of(depth=1)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_thousand_layers_build_and_run():
-    model = model_of({"model.width": 4, "model.heads": 1}, depth=1000)
-    assert len(model.blocks) == 1000
-    with torch.no_grad():
-        assert model(tokens()).isfinite().all()
 
 
 # Every option with every other ------------------------------------------------------------------

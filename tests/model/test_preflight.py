@@ -14,6 +14,8 @@ import math, torch
 from stability.parts.placements import Pre, NoNorm
 from stability.parts.norms import Affine, LayerNorm
 from stability.parts.inits import Init
+from stability.parts.activations import Activation
+from stability.parts.optimizers import SGD, UpdateRule
 
 class Refuses(Pre):
     def __init__(self, depth, layer, sublayer):
@@ -44,6 +46,25 @@ class Gainless(Pre):
 class Half(LayerNorm):
     def __init__(self, width, bias, eps):
         super().__init__(width // 0, bias, eps)
+
+class Flat(Activation):
+    def __call__(self, x):
+        return x.mean()
+
+class Double(Activation):
+    def __call__(self, x):
+        return x.double()
+
+class Unmade(UpdateRule):
+    def make(self, weights, train, fused):
+        return torch.optim.LBFGS(self.groups(weights, train))
+
+    def asked(self, inner, group, w, old):
+        return old
+
+class Twice(SGD):
+    def make(self, weights, train, fused):
+        return super().make(weights, train, fused) * 2
 
 class Negative(Init):
     def std(self, w):
@@ -113,13 +134,27 @@ BROKEN = [
     ("init", "breaking.Negative", "init.build._target_", "std of mlp_out: is -1.0"),
     ("init", "breaking.Roles", "init.build._target_", "std of k: KeyError"),
     ("init", "stability.parts.inits.Init", "init.build._target_", "is a base"),
+    ("activation", "breaking.Flat", "activation.build._target_", "makes torch.float32 [] of"),
+    ("activation", "breaking.Double", "activation.build._target_", "makes torch.float64 [2, 3] of"),
+    (
+        "activation",
+        "stability.parts.inits.Xavier",
+        "activation.build._target_",
+        "must build an Activation",
+    ),
+    ("optimizer", "breaking.Unmade", "optimizer.build._target_", "parameter groups"),
+    ("optimizer", "breaking.Twice", "optimizer.build._target_", "is in 2 parameter groups"),
+    ("optimizer", "stability.parts.optimizers.SGD", "optimizer.build.betas", "takes nothing"),
 ]
 
 
 @pytest.mark.parametrize(("group", "target", "key", "said"), BROKEN, ids=lambda v: v)
 def test_a_part_that_breaks_is_refused_by_the_key_that_names_it(mine, group, target, key, said):
     config = make_config()
-    getattr(config, group).build["_target_"] = target
+    build = getattr(config, group).build
+    build["_target_"] = target
+    if target.startswith("breaking.") and group == "optimizer":
+        config.optimizer.build = {"_target_": target}
     with pytest.raises(ConfigError) as refused:
         preflight.check(config)
     assert refused.value.key == key

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from stability.model import build
 from stability.parts.norms import BatchNorm, LayerNorm, RMSNorm
-from tiny import make_config, options
+from tiny import classes, make_config, options
 
 D, EPS = 12, 1e-5
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -46,6 +46,10 @@ def same_norm_of_torch(norm: nn.Module) -> nn.Module:
         if hasattr(twin, "bias"):
             twin.bias.copy_(norm.bias)
     return twin
+
+
+def test_every_norm_of_conf_has_its_formula_and_its_twin_here():
+    assert set(FUSED) == classes("norm_type")
 
 
 @pytest.mark.parametrize("cls", FUSED)

@@ -16,6 +16,7 @@ from stability.parts.placements import (
     equation,
     norms_used,
 )
+from tiny import classes
 
 # Written from the papers, not from the code: class, equation, order of calls, norms, final norm.
 CATALOGUE = [
@@ -26,6 +27,10 @@ CATALOGUE = [
     (Peri, "x + N_out(f(N(x)))", ["norm", "f", "norm.out", "add"], ["", "out"], True),
     (DeepNorm, "N(2.21 x + f(x))", ["scale", "f", "add", "norm"], [""], False),
 ]
+
+
+def test_every_placement_of_conf_is_in_the_catalogue():
+    assert {line[0] for line in CATALOGUE} == classes("norm")
 
 
 @pytest.mark.parametrize(("cls", "text", "order", "norms", "final"), CATALOGUE)

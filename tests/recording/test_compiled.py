@@ -16,7 +16,7 @@ from tiny import Ran, make_config, run
 FORMS = 2
 """Graphs of a block: a recorded step and one that is not; validation runs eagerly."""
 
-BRIEF = {"record.every": 2, "train.steps": 3, "train.optimizer": "sgd"}
+BRIEF = {"record.every": 2, "train.steps": 3, "optimizer": "sgd"}
 """A recorded step, one that is not, and the last; SGD, since Adam magnifies rounding."""
 
 
@@ -45,10 +45,13 @@ def both(tmp_path, changes=None, **over) -> tuple[Ran, Ran]:
     ("changes", "over"),
     [
         ({"train.accumulate": 2, "data.pad_share": 0.3}, {}),
-        ({"model.position": "rope"}, {"norm": "peri", "norm_type": "rmsnorm", "dtype": "fp64"}),
-        ({"model.attention": "plain"}, {}),
+        (
+            {"model.position": "rope", "activation": "swiglu"},
+            {"norm": "peri", "norm_type": "rmsnorm", "dtype": "fp64"},
+        ),
+        ({"model.attention": "math", "activation": "gelu_tanh"}, {}),
     ],
-    ids=["pre in parts", "peri with rope", "plain attention"],
+    ids=["pre in parts", "peri with rope", "math attention"],
 )
 def test_lesson_03_compiled_and_eager_rows_agree_without_a_graph_break(
     tmp_path, counters, changes, over
@@ -91,7 +94,7 @@ def test_recording_changes_nothing_in_a_compiled_model_either(tmp_path, counters
 @pytest.mark.filterwarnings("default")
 def test_a_compiled_run_survives_a_skipped_step_between_two_recordings(tmp_path, counters):
     """Looking for the first bad site takes a second recorder, which must leave the first alone."""
-    changes = {"record.every": 4, "train.steps": 6, "train.optimizer": "sgd"}
+    changes = {"record.every": 4, "train.steps": 6, "optimizer": "sgd"}
 
     def prepare(built) -> None:
         passes = iter(range(100))

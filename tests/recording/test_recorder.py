@@ -19,9 +19,9 @@ VARIANTS = [
     *({"norm": name} for name in EQUATIONS),
     {"norm": "peri", "norm_type": "rmsnorm", "model.tie_embeddings": False},
     {"model.sublayers": "linear", "model.bias": False},
-    {"model.sublayers": "mlp", "model.activation": "swiglu", "norm": "post"},
+    {"model.sublayers": "mlp", "activation": "swiglu", "norm": "post"},
     {"model.position": "rope", "model.causal": False},
-    {"model.attention": "plain"},
+    {"model.attention": "math"},
     {"data.pad_share": 0.4},
 ]
 

@@ -40,7 +40,7 @@ def test_lesson_05_with_checkpointing_every_row_is_the_same(tmp_path, norm_type)
 
 
 def test_lesson_08_accumulation_gives_one_set_of_rows_equal_to_the_large_batchs(tmp_path):
-    changes = {"train.batch_size": 6, "data.pad_share": 0.3, "train.optimizer": "sgd"}
+    changes = {"train.batch_size": 6, "data.pad_share": 0.3, "optimizer": "sgd"}
     config = make_config(changes, dtype="fp64")
     whole = run(config, tmp_path / "1")
     parts = run(make_config(changes | {"train.accumulate": 4}, dtype="fp64"), tmp_path / "4")

@@ -54,7 +54,7 @@ SETTINGS = {
         "norm_type": "batchnorm",
     },
     "sgd, accumulation, schedule": {
-        "train.optimizer": "sgd",
+        "optimizer": "sgd",
         "train.accumulate": 3,
         "train.schedule": "cosine",
         "train.warmup_steps": 5,

@@ -14,7 +14,7 @@ from stability.sweep.pool import RunEnd
 from stability.sweep.summary import COLUMNS, Finished, conclude
 from synthetic import write_sweep
 
-LONG = {"norm": ["pre", "post", "none"], "norm_type": ["layernorm"], "model.activation": ["gelu"]}
+LONG = {"norm": ["pre", "post", "none"], "norm_type": ["layernorm"], "activation": ["gelu"]}
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import torch
 from stability.config.knobs import Model
 from stability.model.sublayers import MLP, LinearBranch
 from stability.model.sublayers import Attention as TorchAttention
-from stability.theory import kernels
+from stability.parts import activation_kernels
+from stability.parts.activations import GELU, Identity, ReLU, SwiGLU, Tanh
 from stability.theory.branches import (
     Attention,
     _beyond_rounding,
@@ -24,9 +25,9 @@ from stability.theory.branches import (
     root,
 )
 from stability.theory.covariance import Cov, Tape, gaussian
+from tiny import classes
 
 TOKENS, WIDTH = 6, 512
-NAMES = ("gelu", "relu", "tanh", "sigmoid", "identity", "swiglu", "gelu_tanh")
 
 
 def shape(**changes):
@@ -84,18 +85,20 @@ def assert_alike(theory, measurement, within):
 def test_a_linear_branch():
     stds = {"linear": 0.03}
     theory = predicted(lambda x: linear(WIDTH * 0.03**2, x))
-    assert_alike(theory, measured(LinearBranch(shape()), stds, 30), 0.06)
+    assert_alike(theory, measured(LinearBranch(shape(), Identity()), stds, 30), 0.06)
 
 
-@pytest.mark.parametrize("activation", NAMES)
+@pytest.mark.parametrize(
+    "activation", sorted(classes("activation"), key=str), ids=lambda cls: cls.__name__
+)
 def test_an_mlp(activation):
     hidden = 2 * WIDTH
     stds = {"mlp_in": 0.05, "mlp_gate": 0.04, "mlp_out": 0.03}
     fans = {"mlp_in": WIDTH, "mlp_gate": WIDTH, "mlp_out": hidden}
     gains = {role: fans[role] * std**2 for role, std in stds.items()}
-    theory = predicted(lambda x: mlp(activation, gains, x))
-    branch = MLP(shape(mlp_ratio=2.0, activation=activation))
-    draws = 80 if activation == "swiglu" else 20  # a product of Gaussians has heavier tails
+    theory = predicted(lambda x: mlp(activation(), gains, x))
+    branch = MLP(shape(mlp_ratio=2.0), activation())
+    draws = 80 if activation.gated else 20  # a product of Gaussians has heavier tails
     assert_alike(theory, measured(branch, stds, draws), 0.08)
 
 
@@ -111,7 +114,9 @@ def test_attention_values_and_scores(causal, rope, score_gain):
     offset = np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS)).astype(float) if rope else None
     theory = predicted(Attention(gains, head, mask.astype(bool), offset, heads=8000))
     position = "rope" if rope else "learned"
-    branch = TorchAttention(shape(heads=WIDTH // head, causal=causal, position=position))
+    branch = TorchAttention(
+        shape(heads=WIDTH // head, causal=causal, position=position), Identity()
+    )
     assert_alike(theory, measured(branch, stds, 40), 0.06)
 
 
@@ -132,7 +137,7 @@ def attention(std, mask, heads=2, width=4, offset=None):
 
 
 @pytest.mark.parametrize("seen", [2, 6])
-def test_attention_saturates_where_the_scores_stray_further_than_the_largest_of_as_many(seen):
+def test_attention_saturates_where_the_scores_spread_further_than_the_largest_of_as_many(seen):
     mask = np.tri(TOKENS, dtype=bool) & ~np.tri(TOKENS, k=-seen, dtype=bool)
     edge = np.sqrt(2 * np.log(seen))
     variances = np.linspace(0.5, 1.5, TOKENS)  # of mean 1
@@ -233,34 +238,34 @@ def test_the_gradient_of_the_scores_reaches_queries_and_keys_as_the_sum_over_all
     np.testing.assert_allclose(to_k, np.einsum("ijab,ij->ab", D, C), atol=1e-12)
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu", "tanh"])
+@pytest.mark.parametrize("activation", [GELU, ReLU, Tanh])
 def test_inside_an_mlp_are_the_kernel_of_its_activation_and_its_slope(activation):
-    read, slopes = hidden(activation, {"mlp_in": 2.0}, C)
-    F, D = getattr(kernels, activation)(2 * C)
+    read, slopes = hidden(activation(), {"mlp_in": 2.0}, C)
+    F, D = activation().kernel(2 * C)
     assert np.array_equal(read, F)
     assert np.array_equal(slopes.pop("mlp_in"), D) and not slopes
 
 
 def test_inside_a_gated_mlp_two_independent_factors_multiply():
-    read, slopes = hidden("swiglu", {"mlp_in": 2.0, "mlp_gate": 3.0}, C)
-    F, D = kernels.silu(3 * C)
+    read, slopes = hidden(SwiGLU(), {"mlp_in": 2.0, "mlp_gate": 3.0}, C)
+    F, D = activation_kernels.silu(3 * C)
     np.testing.assert_allclose(read, 2 * C * F)
     np.testing.assert_allclose(slopes["mlp_in"], F)
     np.testing.assert_allclose(slopes["mlp_gate"], 2 * C * D)
     gains = {"mlp_in": 2.0, "mlp_gate": 3.0, "mlp_out": 5.0}
-    y, back = predicted(lambda x: mlp("swiglu", gains, x))
+    y, back = predicted(lambda x: mlp(SwiGLU(), gains, x))
     np.testing.assert_allclose(y, 5 * 2 * C * F)
     np.testing.assert_allclose(back, 5 * (2 * F + 3 * 2 * C * D) * G)
 
 
-def test_a_linear_branch_adds_the_draw_of_its_weights_to_what_strays():
+def test_a_linear_branch_adds_the_draw_of_its_weights_to_what_deviates():
     x = Cov(Tape(width=WIDTH), C)
-    assert linear(0.5, x).strays is None
-    x.strays = {9: np.array([1.0, 2.0])}
+    assert linear(0.5, x).deviations is None
+    x.deviations = {9: np.array([1.0, 2.0])}
     y = linear(0.5, x)
-    assert y.strays[9].tolist() == [0.5, 1.0]
-    (own,) = (size for draw, size in y.strays.items() if draw != 9)
+    assert y.deviations[9].tolist() == [0.5, 1.0]
+    (own,) = (size for draw, size in y.deviations.items() if draw != 9)
     alone = Cov(Tape(width=WIDTH), 0.5 * C)
-    alone.strays = {9: np.array([0.5, 1.0])}
+    alone.deviations = {9: np.array([0.5, 1.0])}
     (wanted,) = gaussian(alone).values()
     assert own.tolist() == wanted.tolist()

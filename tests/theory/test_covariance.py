@@ -5,7 +5,7 @@ import pytest
 
 import laws
 from stability.parts.placements import DeepNorm, NoNorm, Norms, Peri, Plain, Post, Pre
-from stability.theory import kernels
+from stability.theory import norm_kernels
 from stability.theory.branches import linear
 from stability.theory.covariance import (
     Cov,
@@ -25,7 +25,7 @@ G = np.array([[1.0, -0.2], [-0.2, 3.0]])
 
 def stack(placement, tape, sublayers):
     x = first = Cov(tape, C, np.ones(2))
-    norm = kernels.RMSNorm(WIDTH, 0.0)
+    norm = norm_kernels.RMSNorm(WIDTH, 0.0)
     for _ in range(sublayers):
         x = placement(x, lambda x: linear(GAIN, x), Norms(lambda name, x: normed(norm, x)))
     return first, x
@@ -116,7 +116,7 @@ def test_the_first_order_in_width_is_that_of_a_linear_post_stack(sublayers):
             g = np.einsum("nij,ni->nj", M, g)
         total += (g * g).mean() * 100 / draws
 
-    tape, norm = Tape(), kernels.RMSNorm(width, 0.0)
+    tape, norm = Tape(), norm_kernels.RMSNorm(width, 0.0)
     x = first = normed(norm, Cov(tape, np.eye(1)))
     for _ in range(sublayers):
         x = normed(norm, x + linear(GAIN, x))
@@ -125,31 +125,31 @@ def test_the_first_order_in_width_is_that_of_a_linear_post_stack(sublayers):
     assert first.G[0, 0] == pytest.approx(total, rel=0.03 + (sublayers / width) ** 2 / 4)
 
 
-# How far a net of finite width strays ------------------------------------------------------------
+# How far a net of finite width deviates -----------------------------------------------------------
 
 
-def test_one_token_without_norms_strays_as_the_closed_form_says():
+def test_one_token_without_norms_deviates_as_the_closed_form_says():
     x = Cov(Tape(width=256), np.eye(1))
-    x.strays = {}
+    x.deviations = {}
     for _ in range(24):
         x = x + linear(GAIN, x)
     assert x.spread == pytest.approx(laws.growth_spread(24, GAIN, 256), rel=1e-3)
 
 
-def test_a_norm_takes_away_what_the_mean_square_strays_and_an_unknown_branch_hides_it():
+def test_a_norm_takes_away_what_the_mean_square_deviates_by_and_an_unknown_branch_hides_it():
     x = Cov(Tape(width=64), C)
-    x.strays = gaussian(x)
+    x.deviations = gaussian(x)
     assert x.spread == pytest.approx(np.sqrt(2 * (C * C).mean() / 64) / 1.5)
     assert (3.0 * x).spread == pytest.approx(x.spread)
-    assert normed(kernels.RMSNorm(64, 0.0), x).spread == 0
+    assert normed(norm_kernels.RMSNorm(64, 0.0), x).spread == 0
     hidden = x + x.then(C, lambda G: G)
     assert np.isnan(hidden.spread)
-    assert normed(kernels.RMSNorm(64, 0.0), hidden).spread == 0
+    assert normed(norm_kernels.RMSNorm(64, 0.0), hidden).spread == 0
 
 
 @pytest.mark.parametrize("norms", [False, True])
-def test_the_mean_square_of_many_tokens_strays_as_in_draws(norms):
-    """Tokens that hardly correlate: here pairs that stray by chance make half of it."""
+def test_the_mean_square_of_many_tokens_deviates_as_in_draws(norms):
+    """Tokens that hardly correlate: here pairs that deviate by chance make half of it."""
     width, tokens, draws, sublayers = 48, 24, 600, 12
     rng = np.random.default_rng(0)
     x = rng.standard_normal((draws, tokens, width))
@@ -159,19 +159,19 @@ def test_the_mean_square_of_many_tokens_strays_as_in_draws(norms):
     squares = (x * x).mean((1, 2))
 
     y = Cov(Tape(width=width), np.eye(tokens))
-    y.strays = gaussian(y)
+    y.deviations = gaussian(y)
     for _ in range(sublayers):
-        y = y + linear(GAIN, normed(kernels.RMSNorm(width, 0.0), y) if norms else y)
+        y = y + linear(GAIN, normed(norm_kernels.RMSNorm(width, 0.0), y) if norms else y)
     assert y.spread == pytest.approx(np.log(squares).std(), rel=0.1)
 
 
 # The pieces by hand ------------------------------------------------------------------------------
 
 
-def covariance(C, strays=None, width=4):
+def covariance(C, deviations=None, width=4):
     x = Cov(Tape(width=width), np.array(C, float))
-    if strays is not None:
-        x.strays = {draw: np.array(size, float) for draw, size in strays.items()}
+    if deviations is not None:
+        x.deviations = {draw: np.array(size, float) for draw, size in deviations.items()}
     return x
 
 
@@ -183,31 +183,31 @@ def test_a_draw_of_weights_has_a_number_of_its_own_and_shrinks_with_the_root_of_
     assert first != second
 
 
-def test_what_two_operands_stray_by_adds_where_the_draw_is_the_same():
+def test_what_two_operands_deviate_by_adds_where_the_draw_is_the_same():
     found = summed({1: np.array([1.0, 2.0])}, {1: np.array([3.0, 4.0]), 2: np.array([5.0, 6.0])})
     assert {draw: size.tolist() for draw, size in found.items()} == {1: [4, 6], 2: [5, 6]}
     assert {d: s.tolist() for d, s in scaled(2.0, found).items()} == {1: [8, 12], 2: [10, 12]}
 
 
-def test_the_product_of_gram_matrices_counts_what_both_stray_by_together():
+def test_the_product_of_gram_matrices_counts_what_both_deviate_by_together():
     x = covariance([[2, 1], [1, 2]], {1: [9, 0.5], 2: [9, 7]})
     y = covariance([[1, 3], [3, 1]], {1: [9, 4], 3: [9, 7]})
     assert overlap(x, y) == (2 + 3 + 3 + 2) / 4 + 0.5 * 4
     assert overlap(x, covariance([[1, 3], [3, 1]])) == 2.5
 
 
-def test_features_drawn_of_a_covariance_stray_as_those_of_a_normal_law():
+def test_features_drawn_of_a_covariance_deviate_as_those_of_a_normal_law():
     x = covariance([[2, 1], [1, 4]], {}, width=100)
     (mean, pair), *_ = gaussian(x).values()
     both = (4 + 1 + 1 + 16) / 4
     assert (mean, pair) == pytest.approx((np.sqrt(2 * both / 100), np.sqrt((9 + both) / 100)))
 
 
-def test_a_sum_strays_by_both_and_by_their_product():
+def test_a_sum_deviates_by_both_and_by_their_product():
     x = covariance(np.eye(2), {7: [1, 2]}, width=100)
     y = Cov(x.tape, 2 * np.eye(2))
-    y.strays = {7: np.array([3.0, 4.0])}
-    found = (x + y).strays
+    y.deviations = {7: np.array([3.0, 4.0])}
+    found = (x + y).deviations
     both = 1 + 2 * 4
     assert found[7].tolist() == [4, 6]
     (cross,) = (size for draw, size in found.items() if draw != 7)
@@ -223,21 +223,23 @@ def test_a_spread_is_relative_and_adds_draws_in_squares():
 
 def test_a_factor_scales_variance_gradient_and_what_is_kept_by_its_power():
     x = covariance(C, {1: [1, 2]})
-    x.kept, x.share, x.stem = np.ones(2), np.array([0.5, 0.25]), covariance(C)
+    x.kept, x.share, x.last_norm = np.ones(2), np.array([0.5, 0.25]), covariance(C)
     y = 3.0 * x
     y.G = G
     x.tape.reverse()
     assert np.array_equal(y.C, 9 * C) and np.array_equal(x.G, 9 * G)
-    assert y.kept.tolist() == [3, 3] and y.share.tolist() == [0.5, 0.25] and y.stem is x.stem
-    assert y.strays[1].tolist() == [9, 18]
+    assert (
+        y.kept.tolist() == [3, 3] and y.share.tolist() == [0.5, 0.25] and y.last_norm is x.last_norm
+    )
+    assert y.deviations[1].tolist() == [9, 18]
 
 
 def test_the_share_of_the_stem_is_that_of_its_variance():
     x = Cov(Tape(), np.diag([3.0, 0.0]))
-    x.stem, x.share = x, np.ones(2)
+    x.last_norm, x.share = x, np.ones(2)
     y = Cov(x.tape, np.diag([1.0, 0.0]))
     for both in (x + y, y + x):
-        assert both.stem is x
+        assert both.last_norm is x
         assert both.share.tolist() == [0.75, 0]
 
 
@@ -255,10 +257,10 @@ def test_a_norm_under_a_later_one_takes_nothing_off_the_gradient():
     d, share = 50, np.array([0.5, 1.0])
     C = np.diag([4.0, 9.0])
     x = covariance(C, width=d)
-    norm = kernels.RMSNorm(d, 0.0)
+    norm = norm_kernels.RMSNorm(d, 0.0)
     y = normed(norm, x)
     x.share = share
-    y.held = True
+    y.feeds_norm = True
     y.G = np.eye(2)
     x.tape.reverse()
     gain = 1 + (2 - share**2) / d
@@ -268,7 +270,7 @@ def test_a_norm_under_a_later_one_takes_nothing_off_the_gradient():
 def test_the_last_norm_takes_off_what_lies_along_its_output():
     d = 50
     x = covariance(np.diag([4.0, 9.0]), width=d)
-    y = normed(kernels.RMSNorm(d, 0.0), x)
+    y = normed(norm_kernels.RMSNorm(d, 0.0), x)
     y.G = np.diag([1.0, 2.0])
     y.along = np.array([0.0, 20.0])  # the first has no gradient along xhat, the second 10 of d
     x.tape.reverse()
@@ -277,18 +279,21 @@ def test_the_last_norm_takes_off_what_lies_along_its_output():
 
 def test_a_norm_holds_the_stem_that_reaches_it_and_starts_one():
     x = covariance(C)
-    norm = kernels.LayerNorm(50, 0.0)
+    norm = norm_kernels.LayerNorm(50, 0.0)
     first = normed(norm, x)
-    assert first.stem is first and first.share.tolist() == [1, 1] and not first.held
+    assert first.last_norm is first and first.share.tolist() == [1, 1] and not first.feeds_norm
     normed(norm, first + linear(GAIN, first))
-    assert first.held
-    batchnorm = normed(kernels.BatchNorm(50, 1e-5), x)
-    batchnorm.held, batchnorm.G = True, G
+    assert first.feeds_norm
+    batchnorm = normed(norm_kernels.BatchNorm(50, 1e-5), x)
+    batchnorm.feeds_norm, batchnorm.G = True, G
     x.tape.reverse()
-    assert pytest.approx(kernels.BatchNorm(50, 1e-5)(C)[1](G)) == x.G
+    assert pytest.approx(norm_kernels.BatchNorm(50, 1e-5)(C)[1](G)) == x.G
 
 
-def test_a_norm_keeps_the_directions_that_stray_and_loses_the_size():
+def test_a_norm_keeps_the_directions_that_deviate_and_loses_the_size():
     x = covariance(2 * np.eye(2), {1: [5, 3]})
-    assert normed(kernels.RMSNorm(4, 0.0), x).strays[1].tolist() == [0, 1.5]
-    assert normed(kernels.RMSNorm(4, 1.0), covariance(0 * np.eye(2), {1: [5, 3]})).strays == {}
+    assert normed(norm_kernels.RMSNorm(4, 0.0), x).deviations[1].tolist() == [0, 1.5]
+    assert (
+        normed(norm_kernels.RMSNorm(4, 1.0), covariance(0 * np.eye(2), {1: [5, 3]})).deviations
+        == {}
+    )

@@ -8,12 +8,13 @@ from stability.parts.data import source
 from stability.theory import prediction
 from stability.theory.covariance import Cov, Tape
 from stability.theory.prediction import _cosine, _rows, _spread, _together, predict
-from stability.theory.recursion import Batch, Net, Site, groups
+from stability.theory.recursion import Net, SiteCovariance, TokenGroup, groups
 
 T = 2
 C = np.array([[4.0, 1.0], [1.0, 1.0]])
 BATCHES = [
-    Batch(np.array([3, 5]), np.array([5, 6]), np.arange(T), np.tri(T, dtype=bool), 4) for _ in "ab"
+    TokenGroup(np.array([3, 5]), np.array([5, 6]), np.arange(T), np.tri(T, dtype=bool), 4)
+    for _ in "ab"
 ]
 
 
@@ -23,7 +24,7 @@ def sites(factor=1.0):
     for size in (1, 9):
         x = Cov(Tape(width=10), factor * size * C)
         x.G = size * np.diag([1.0, 0.0])
-        found.append(Site(3, "mlp", "resid_pre", 10, x))
+        found.append(SiteCovariance(3, "mlp", "resid_pre", 10, x))
     return found
 
 
@@ -60,7 +61,7 @@ def test_position_0_has_its_share_of_the_smallest_squares_and_none_of_zero():
 
 def test_the_cosine_is_the_mean_over_different_tokens_of_one_sequence():
     mask = np.kron(np.eye(2), np.tri(2)).astype(bool)
-    batch = Batch(np.zeros(4), np.zeros(4), np.tile([0, 1], 2), mask, 4)
+    batch = TokenGroup(np.zeros(4), np.zeros(4), np.tile([0, 1], 2), mask, 4)
     rho = np.eye(4)
     rho[0, 1] = rho[1, 0] = 0.5
     rho[2, 3] = rho[3, 2] = -0.1
@@ -69,11 +70,11 @@ def test_the_cosine_is_the_mean_over_different_tokens_of_one_sequence():
 
 
 @pytest.mark.parametrize(
-    ("strays", "tokens", "wanted"), [({1: 0.2}, 2, 0.08), ({1: 0.2}, 4, None), ({}, 4, 0.0)]
+    ("deviations", "tokens", "wanted"), [({1: 0.2}, 2, 0.08), ({1: 0.2}, 4, None), ({}, 4, 0.0)]
 )
-def test_a_spread_is_that_of_all_tokens_or_none_at_all(strays, tokens, wanted):
+def test_a_spread_is_that_of_all_tokens_or_none_at_all(deviations, tokens, wanted):
     x = Cov(Tape(), C)
-    x.strays = {draw: np.array([size, 0]) for draw, size in strays.items()}
+    x.deviations = {draw: np.array([size, 0]) for draw, size in deviations.items()}
     found = _spread(x, tokens)
     assert np.isnan(found) if wanted is None else found == pytest.approx(wanted)
 
@@ -92,10 +93,10 @@ def batch_of(changes=None, sequences=4, **choices):
         ("none", {"model.sublayers": "linear"}, 64, True),
         ("peri", {}, 32, True),
         ("peri", {}, 33, False),  # too many for attention
-        ("none", {"model.sublayers": "mlp"}, 4, False),  # how far an MLP strays is not known
+        ("none", {"model.sublayers": "mlp"}, 4, False),  # how far an MLP deviates is not known
     ],
 )
-def test_sequences_run_together_where_that_says_how_far_a_net_strays(
+def test_sequences_run_together_where_that_says_how_far_a_net_deviates(
     norm, changes, sequences, together
 ):
     config, x, y = batch_of({"depth": 1} | changes, sequences, norm=norm)

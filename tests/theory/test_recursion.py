@@ -6,7 +6,7 @@ import pytest
 import tiny
 from stability.model import build
 from stability.theory.covariance import Tape
-from stability.theory.recursion import MOST_TOKENS, Batch, Net, _heads, _loss_gradient, groups
+from stability.theory.recursion import MOST_TOKENS, Net, TokenGroup, _heads, _loss_gradient, groups
 
 VOCAB = 97
 
@@ -19,7 +19,7 @@ def batch_of(token, target, T):
     N = len(token)
     mask = np.tri(N, dtype=bool)
     counted = max(int((np.array(target) >= 0).sum()), 1)
-    return Batch(np.array(token), np.array(target), np.arange(N) % T, mask, counted)
+    return TokenGroup(np.array(token), np.array(target), np.arange(N) % T, mask, counted)
 
 
 @pytest.mark.parametrize("norm", ["pre", "deepnorm"])
@@ -27,7 +27,7 @@ def batch_of(token, target, T):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model.activation": "swiglu", "model.mlp_ratio": 2.5},
+        {"activation": "swiglu", "model.mlp_ratio": 2.5},
         {"model.sublayers": "linear"},
         {"model.sublayers": "mlp", "model.tie_embeddings": False},
     ],
@@ -43,7 +43,8 @@ def test_the_gain_of_each_weight_is_that_of_the_model(norm, init, changes):
             fan_in = weight.shape[1]
             assert gain == pytest.approx(fan_in * weight.square().mean().item(), rel=0.15), role
         elif role == "head":
-            assert net.std(role, 64, VOCAB, layer) == pytest.approx(weight.std().item(), rel=0.15)
+            std = net.std(role, (64, VOCAB), layer, None)
+            assert std == pytest.approx(weight.std().item(), rel=0.15)
 
 
 @pytest.mark.parametrize(

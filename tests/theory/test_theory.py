@@ -87,8 +87,8 @@ def test_every_norm_type_is_predicted(norm, norm_type):
         {"model.position": "rope"},
         {"model.position": "none", "model.bias": False},
         {"model.tie_embeddings": False},
-        {"model.activation": "swiglu"},
-        {"model.activation": "sigmoid", "model.mlp_ratio": 2.5},
+        {"activation": "swiglu"},
+        {"activation": "sigmoid", "model.mlp_ratio": 2.5},
         {"model.sublayers": "mlp"},
         {"model.sublayers": "linear"},
         {"init.embed_std": 0.5},
@@ -103,7 +103,7 @@ def test_every_shape_of_the_model_is_predicted(changes):
     ("norm", "sublayers", "within"),
     [("none", "linear", 0.1), ("pre", "linear", 0.1), ("peri", "attn_mlp", 0.25)],
 )
-def test_the_variance_of_single_nets_strays_as_far_as_is_said(norm, sublayers, within):
+def test_the_variance_of_single_nets_deviates_as_far_as_is_said(norm, sublayers, within):
     """Nets of one batch, over which only the weights vary; 0.05 of it is the 200 seeds' own."""
     config = config_of({"model.width": 64, "model.sublayers": sublayers, "depth": 4}, norm=norm)
     x_BT, y_BT = source(config).batch(0, 4, 16, 0)
@@ -115,7 +115,7 @@ def test_the_variance_of_single_nets_strays_as_far_as_is_said(norm, sublayers, w
         assert frame["spread"][key] == pytest.approx(spread, rel=within)
 
 
-def test_how_far_a_net_strays_is_said_only_where_it_is_known():
+def test_how_far_a_net_deviates_is_said_only_where_it_is_known():
     x_BT, y_BT = source(config_of()).batch(0, 4, 16, 0)
     for norm, known in {"pre": set(), "none": set(), "post": {0.0}, "deepnorm": {0.0}}.items():
         frame = prediction.predict(config_of(norm=norm), x_BT, y_BT, 256)

@@ -70,7 +70,7 @@ def test_every_position_and_every_part_of_a_weight_gradient_is_predicted(norm, c
     "changes",
     [
         {"model.position": "rope"},
-        {"model.activation": "swiglu", "model.mlp_ratio": 2.5},
+        {"activation": "swiglu", "model.mlp_ratio": 2.5},
         {"model.sublayers": "mlp"},
         {"model.sublayers": "linear"},
         {"model.tie_embeddings": False},
@@ -144,7 +144,7 @@ def test_a_linear_branch_passes_on_what_it_reads_and_is_handed():
 
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_the_weights_of_an_mlp_have_their_fans_and_the_gradient_behind_the_activation(activation):
-    changes = {"model.sublayers": "mlp", "model.activation": activation, "model.mlp_ratio": 2.5}
+    changes = {"model.sublayers": "mlp", "activation": activation, "model.mlp_ratio": 2.5}
     gains, x, G, flows = flows_of(changes)
     inside, slopes = hidden(activation, gains, x.C)
     fans = {name: (flow.fan_in, flow.fan_out) for name, flow in flows.items()}

@@ -16,7 +16,7 @@ from stability.training.failure import Failure, describe, loss_place
 from stability.training.replayer import Replayer
 from tiny import make_config, run
 
-BLOWS_UP = {"train.optimizer": "sgd", "train.lr": 1e30, "train.steps": 9}
+BLOWS_UP = {"optimizer": "sgd", "train.lr": 1e30, "train.steps": 9}
 FAULT = {"layer": 1, "sublayer": "mlp", "site": "branch_out", "kind": "act"}
 
 
@@ -94,7 +94,7 @@ def test_steps_that_are_written_already_are_not_made_again(tmp_path, monkeypatch
     made = []
     advance = Replayer.advance
     monkeypatch.setattr(Replayer, "advance", lambda *args: made.append(args) or advance(*args))
-    changes = {"dtype": "fp16", "train.optimizer": "sgd", "train.lr": 30.0, "train.steps": 60}
+    changes = {"dtype": "fp16", "optimizer": "sgd", "train.lr": 30.0, "train.steps": 60}
     for every in (1, 50):
         ran = run(make_config({**changes, "record.every": every}, depth=3), tmp_path / str(every))
         assert ran.info["first_bad"]["step"] > 1
@@ -102,7 +102,7 @@ def test_steps_that_are_written_already_are_not_made_again(tmp_path, monkeypatch
 
 
 def test_a_checkpoint_of_weights_that_are_broken_already_is_not_gone_back_to(tmp_path):
-    changes = {"dtype": "fp16", "train.optimizer": "sgd", "train.steps": 6, "train.lr": 1e9}
+    changes = {"dtype": "fp16", "optimizer": "sgd", "train.steps": 6, "train.lr": 1e9}
     ran = run(make_config({**changes, "train.checkpoint_every": 1}), tmp_path)
     assert ran.info["status"] == "diverged"
     assert (ran.info["first_bad"]["kind"], ran.info["first_bad"]["step"]) == ("update", 0)

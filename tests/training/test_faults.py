@@ -154,7 +154,7 @@ def test_a_skipped_step_leaves_the_running_statistics_as_they_were(tmp_path):
 def diverging(**changes):
     """A run that breaks at a step which is not recorded, after steps that are not."""
     base = {"dtype": "fp16", "train.steps": 60, "record.every": 50, "train.lr": 0.3}
-    return make_config(base | {"depth": 3, "train.optimizer": "sgd", "train.lr": 30.0} | changes)
+    return make_config(base | {"depth": 3, "optimizer": "sgd", "train.lr": 30.0} | changes)
 
 
 def recorded(done):
@@ -196,7 +196,7 @@ def test_without_a_checkpoint_the_steps_since_the_start_run_again(tmp_path):
 def test_an_update_that_breaks_the_weights_is_named_and_what_it_started_from_is_kept(
     tmp_path, ring
 ):
-    changes = {"dtype": "fp16", "train.optimizer": "sgd", "train.steps": 6, "record.every": 4}
+    changes = {"dtype": "fp16", "optimizer": "sgd", "train.steps": 6, "record.every": 4}
     done = run(make_config(changes | {"train.lr": 1e9, "record.ring": ring}), tmp_path / "run")
     assert done.info["status"] == "diverged"
     assert (done.info["first_bad"]["kind"], done.info["first_bad"]["step"]) == ("update", 0)
@@ -212,7 +212,7 @@ def test_an_update_that_breaks_the_weights_is_named_and_what_it_started_from_is_
 
 
 def test_the_last_update_is_repeated_like_any_other(tmp_path):
-    changes = {"train.steps": 1, "train.optimizer": "sgd", "train.eval_batches": 1}
+    changes = {"train.steps": 1, "optimizer": "sgd", "train.eval_batches": 1}
     broken = run(make_config(changes | {"dtype": "fp16", "train.lr": 1e9}), tmp_path / "weights")
     assert (broken.info["status"], broken.info["first_bad"]["kind"]) == ("diverged", "update")
     large = run(make_config(changes | {"train.lr": 1e38}), tmp_path / "activations")

@@ -121,7 +121,7 @@ def test_gradients_of_zero_are_left_as_they_are():
 
 
 def test_an_update_divides_out_the_loss_scale_clips_and_uses_the_steps_rate():
-    changes = {"train.optimizer": "sgd", "train.clip": 0.01, "train.lr": 0.5}
+    changes = {"optimizer": "sgd", "train.clip": 0.01, "train.lr": 0.5}
     made = built(**changes, **{"train.warmup_steps": 2, "loss_scale": 8})
     _, exact = alone(made, train_batch(made, 0))
     before = [p.detach().clone() for p in made.model.parameters()]

@@ -13,6 +13,7 @@ from typing import Any
 
 from stability.config import instantiate
 from stability.config.knobs import Config, ConfigError
+from stability.config.names import BLOCK_SUBLAYERS
 from stability.config.ranges import spelled
 from stability.config.rules import inert, validate
 from stability.parts import data
@@ -62,7 +63,7 @@ def _has_norm(config: Config) -> bool:
 @cache
 def _asks_for_norm(build: str, depth: int, sublayers: str) -> bool:
     node = json.loads(build)
-    for place in itertools.product(range(depth), sublayers.split("_")):
+    for place in itertools.product(range(depth), BLOCK_SUBLAYERS[sublayers]):
         placement = instantiate.build(node, "norm.build", depth, *place, kind=Placement)
         what = "its equation cannot be read"
         with instantiate.refusing_errors_of("norm.build._target_", node["_target_"], what):

@@ -131,9 +131,13 @@ def build(node: Mapping[str, Any], key: str, *args: Any, kind: type = object) ->
     Raises:
         ConfigError: the class is refused, or its constructor refuses the arguments.
     """
+    return make(resolve(node["_target_"], key), node, key, *args, kind=kind)
+
+
+def make(cls: type, node: Mapping[str, Any], key: str, *args: Any, kind: type = object) -> Any:
+    """Build ``cls(*args, **rest of node)``, as `build` does for the class that the node names."""
     target = node["_target_"]
     kwargs = {k: v for k, v in node.items() if k != "_target_"}
-    cls = resolve(target, key)
     with refusing_errors_of(f"{key}._target_", target, "has no signature"):
         signature = inspect.signature(cls)
     takes = [p for p in list(signature.parameters)[len(args) :] if p not in ("args", "kwargs")]
@@ -148,7 +152,8 @@ def build(node: Mapping[str, Any], key: str, *args: Any, kind: type = object) ->
     with refusing_errors_of(key, target, f"{cls.__name__} cannot be made", dict(node)):
         made = cls(*args, **kwargs)
     if not isinstance(made, kind):
-        raise ConfigError(f"{key}._target_", target, f"must build a {kind.__name__}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"{key}._target_", target, f"must build {article} {kind.__name__}")
     return made
 
 

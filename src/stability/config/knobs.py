@@ -12,7 +12,7 @@ from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_origin
 
-from stability.config.names import KINDS, SITES
+from stability.config.names import BLOCK_SUBLAYERS, KINDS, SITES
 from stability.config.ranges import (
     ANY,
     FLAG,
@@ -30,14 +30,41 @@ from stability.config.ranges import (
     whole,
 )
 
-GROUPS = ("norm", "norm_type", "init", "model", "data")
+GROUPS = ("norm", "norm_type", "init", "activation", "optimizer", "model", "data")
 """Config groups: each option is one yaml in a folder of `conf/`."""
 
 AXES = ("norm", "norm_type", "init", "depth", "dtype", "seed")
 """The short names that people sweep."""
 
-DTYPES = ("fp64", "fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "sigmoid", "identity", "swiglu")
+
+class NumberFormat(NamedTuple):
+    """What a ``dtype`` stands for; formats carry torch's names."""
+
+    param: str
+    """The format of parameters, activations and gradients."""
+    bits: int
+    """Size of a parameter."""
+    autocast: str | None = None
+    """The format of matrix products, where it is another."""
+
+
+DTYPES = {
+    "fp64": NumberFormat("float64", 64),
+    "fp32": NumberFormat("float32", 32),
+    "bf16": NumberFormat("bfloat16", 16),
+    "fp16": NumberFormat("float16", 16),
+    "amp_bf16": NumberFormat("float32", 32, "bfloat16"),
+    "amp_fp16": NumberFormat("float32", 32, "float16"),
+}
+RENAMED = {
+    "model.activation": "activation",
+    "train.optimizer": "optimizer",
+    "train.betas": "optimizer.betas",
+    "train.eps": "optimizer.eps",
+    "train.independent_weight_decay": "optimizer.independent_weight_decay",
+}
+"""Keys of version 0.1 -> what they are called now."""
+
 _PROBES = Path(__file__).parents[1] / "training" / "probes"
 PROBES = tuple(sorted(p.stem for p in _PROBES.glob("[!_]*.py")))
 """Every probe: a file in training/probes/."""
@@ -94,6 +121,33 @@ class Init(Option):
 
 
 @dataclass
+class ActivationOption(Option):
+    pass
+
+
+@dataclass
+class OptimizerOption(Option):
+    betas: list[float] | None = knob(
+        None,
+        "decay rates of Adam's moments",
+        optional(
+            Legal(
+                "two numbers, each 0 <= value < 1",
+                lambda v: len(v) == 2 and all(map(share().test, v)),
+            )
+        ),
+    )
+    eps: float | None = knob(
+        None, "added to the root of Adam's second moment", optional(at_least(0))
+    )
+    independent_weight_decay: bool = knob(
+        False,
+        "decay by weight_decay * lr(t)/lr instead of weight_decay * lr(t), for optimizer=adamw",
+        FLAG,
+    )
+
+
+@dataclass
 class Data(Option):
     path: str | None = knob(None, "training data, for data=text and data=tokens", identity=False)
     val_path: str | None = knob(
@@ -111,13 +165,12 @@ class Model:
     heads: int = knob(4, "attention heads", at_least(1, 2**16))
     context: int = knob(64, "tokens per sequence T", at_least(2, 2**31), "tokens")
     mlp_ratio: float = knob(4.0, "width of the MLP over the width of the model", above(0, 1024))
-    activation: str = knob("gelu", "the MLP's nonlinearity", one_of(*ACTIVATIONS))
     position: str = knob("learned", "how positions enter", one_of("learned", "rope", "none"))
     causal: bool = knob(True, "whether attention is causal", FLAG)
     attention: str = knob(
         "fused",
         "attention's kernel: PyTorch's choice, or one that forms scores and softmax, in >= fp32",
-        one_of("fused", "plain"),
+        one_of("fused", "math"),
     )
     bias: bool = knob(True, "biases in linear layers and norms", FLAG)
     tie_embeddings: bool = knob(True, "unembedding = embedding", FLAG)
@@ -125,7 +178,7 @@ class Model:
     sublayers: str = knob(
         "attn_mlp",
         "sublayers of a block; linear and mlp have one",
-        one_of("attn_mlp", "linear", "mlp"),
+        one_of(*BLOCK_SUBLAYERS),
     )
     vocab: Any = knob("auto", "rows of the embedding", either("auto", whole(2, 2**20)), "tokens")
 
@@ -141,24 +194,12 @@ class Train:
     )
     batch_size: int = knob(8, "sequences per step", at_least(1, 2**20), "sequences")
     accumulate: int = knob(1, "parts a batch is split into", at_least(1, 2**20))
-    optimizer: str = knob("adamw", "update rule", one_of("adamw", "adam", "sgd"))
     lr: float = knob(1e-3, "peak learning rate", at_least(0))
     schedule: str = knob(
         "constant", "learning rate after warm-up", one_of("constant", "linear", "cosine")
     )
     warmup_steps: int = knob(0, "linear warm-up from 0", at_least(0, MOST_STEPS), "steps")
     weight_decay: float = knob(0.0, "weight decay of matrices and embeddings", at_least(0))
-    independent_weight_decay: bool = knob(
-        False, "decay by weight_decay * lr(t)/lr instead of weight_decay * lr(t)", FLAG
-    )
-    betas: list[float] = knob(
-        [0.9, 0.95],
-        "Adam's decay rates of the moments",
-        Legal(
-            "two numbers, each 0 <= value < 1", lambda v: len(v) == 2 and all(map(share().test, v))
-        ),
-    )
-    eps: float = knob(1e-8, "Adam's eps", at_least(0))
     clip: float = knob(0.0, "largest gradient norm; 0 = no clipping", at_least(0))
     state_dtype: str = knob(
         "fp32",
@@ -216,6 +257,12 @@ class Config:
     norm: Norm = field(default_factory=Norm, metadata={"doc": "where the norm sits"})
     norm_type: NormType = field(default_factory=NormType, metadata={"doc": "which norm it is"})
     init: Init = field(default_factory=Init, metadata={"doc": "how weights are initialised"})
+    activation: ActivationOption = field(
+        default_factory=ActivationOption, metadata={"doc": "the MLP's nonlinearity"}
+    )
+    optimizer: OptimizerOption = field(
+        default_factory=OptimizerOption, metadata={"doc": "how an update is made of gradients"}
+    )
     depth: int = knob(6, "blocks L", at_least(1, 10_000), "blocks")
     dtype: str = knob(
         "fp32", "parameters, activations and gradients; amp_*: autocast", one_of(*DTYPES)
@@ -353,16 +400,6 @@ def _typed(key: str, value: Any, spec: Field[Any]) -> Any:
         raise ConfigError(key, spelled(value), f"must be {wanted}") from error
 
 
-def unknown(key: str, value: object) -> ConfigError:
-    """The refusal of a key that does not exist: names those that look like it."""
-    keys = (*GROUPS, *KNOBS)
-    last = key.rpartition(".")[2]
-    near = [k for k in keys if k.rpartition(".")[2] == last]
-    near += [k for k in difflib.get_close_matches(key, keys) if k not in near]
-    meant = f"did you mean {', '.join(near[:3])}?" if near else "--help lists every key"
-    return ConfigError(key, value, f"unknown key; {meant}")
-
-
 class Knob(NamedTuple):
     """One row of the help text."""
 
@@ -387,6 +424,18 @@ def knobs(schema: type = Config, prefix: str = "") -> Iterator[Knob]:
 
 
 KNOBS = {k.key: k for k in knobs()}
+
+
+def unknown(key: str, value: object) -> ConfigError:
+    """The refusal of a key that does not exist: names those that look like it."""
+    if key in RENAMED:
+        return ConfigError(key, value, f"is now called {RENAMED[key]}")
+    keys = (*GROUPS, *KNOBS)
+    last = key.rpartition(".")[2]
+    near = [k for k in keys if k.rpartition(".")[2] == last]
+    near += [k for k in difflib.get_close_matches(key, keys) if k not in near]
+    meant = f"did you mean {', '.join(near[:3])}?" if near else "--help lists every key"
+    return ConfigError(key, value, f"unknown key; {meant}")
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:

@@ -42,6 +42,45 @@ SITES = {
 }
 """Sites of activations. Rows about parameters carry the parameter's name in ``site`` instead."""
 
+
+class SublayerKind(NamedTuple):
+    """What everything but the network itself has to know of a kind of sublayer."""
+
+    branch: str
+    """What it puts on the residual stream, in words."""
+    roles: Mapping[str, str]
+    """Its matrices: name -> what it does. The last one writes to the residual stream."""
+    knobs: tuple[str, ...] = ()
+    """Keys of the config that only sublayers of this kind read."""
+
+
+SUBLAYER_KINDS = {
+    "attn": SublayerKind(
+        "attention",
+        {
+            "q": "query projection",
+            "k": "key projection",
+            "v": "value projection",
+            "attn_out": "attention's output projection, writes to the residual stream",
+        },
+        ("model.heads", "model.causal", "model.attention"),
+    ),
+    "mlp": SublayerKind(
+        "MLP",
+        {
+            "mlp_in": "MLP's first matrix",
+            "mlp_gate": "MLP's gate, with a gated activation",
+            "mlp_out": "MLP's second matrix, writes to the residual stream",
+        },
+        ("model.mlp_ratio", "activation"),
+    ),
+    "linear": SublayerKind(
+        "linear branch",
+        {"linear": "the matrix of a linear branch, writes to the residual stream"},
+    ),
+}
+"""Kinds of sublayers, in the order in which a forward pass meets them."""
+
 BLOCK_SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
 """Option of ``model.sublayers`` -> the sublayers of a block, in the order in which they run."""
 
@@ -51,7 +90,7 @@ INNER_SUBLAYERS = frozenset(name for names in BLOCK_SUBLAYERS.values() for name 
 BLOCK = "block"
 """Sublayer of a row about a whole block."""
 
-SUBLAYER_ORDER = ("embed", "attn", "mlp", "linear", "head")
+SUBLAYER_ORDER = ("embed", *SUBLAYER_KINDS, "head")
 """Sublayers in the order in which a forward pass meets them within one ``layer``."""
 
 SITE_ORDER = ("resid_pre", "branch_in", "scores", "attn_rows", "branch_out", "resid_post")

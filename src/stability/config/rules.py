@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, Model, Option
+from stability.config.knobs import DTYPES, GROUPS, KNOBS, Config, ConfigError, Model, Option
+from stability.config.names import BLOCK_SUBLAYERS, SUBLAYER_KINDS
 from stability.config.ranges import spelled
 
 LARGEST = 2**63 - 1
@@ -37,7 +38,12 @@ def validate(plain: Mapping[str, Any]) -> Config:
 
 def check_shape(model: Model) -> None:
     """Raise ConfigError where widths, heads and positions do not fit each other."""
-    if model.sublayers == "attn_mlp":
+    with_heads = [
+        option
+        for option, names in BLOCK_SUBLAYERS.items()
+        if any("model.heads" in SUBLAYER_KINDS[name].knobs for name in names)
+    ]
+    if model.sublayers in with_heads:
         width, heads = model.width, model.heads
         if width % heads:
             raise ConfigError("model.heads", heads, f"must divide model.width={width}")
@@ -46,7 +52,9 @@ def check_shape(model: Model) -> None:
                 "model.position", "rope", f"needs an even head width, not {width // heads}"
             )
     elif model.position == "rope":
-        raise ConfigError("model.position", "rope", "needs model.sublayers=attn_mlp")
+        raise ConfigError(
+            "model.position", "rope", f"needs model.sublayers={', '.join(with_heads)}"
+        )
     if round(model.mlp_ratio * model.width) < 1:
         raise ConfigError("model.mlp_ratio", model.mlp_ratio, "gives an MLP without units")
 
@@ -72,17 +80,22 @@ def _check_pairs(config: Config) -> None:
             train.accumulate,
             f"must divide train.batch_size={train.batch_size} with compile=true",
         )
-    if config.device == "mps" and config.dtype == "fp64":
-        raise ConfigError("dtype", "fp64", "MPS has no fp64; use fp32, bf16 or fp16")
+    if config.device == "mps" and DTYPES[config.dtype].bits > 32:
+        raise ConfigError("dtype", config.dtype, "MPS has no fp64; use fp32, bf16 or fp16")
 
 
 OF_UPDATES = (
-    *("train.optimizer", "train.lr", "train.schedule", "train.warmup_steps"),
-    *("train.weight_decay", "train.independent_weight_decay", "train.betas", "train.eps"),
+    *("optimizer", "train.lr", "train.schedule", "train.warmup_steps", "train.weight_decay"),
     *("train.state_dtype", "train.checkpoint_every"),
     *("record.every", "record.flush_every", "record.ring"),
 )
 """Keys without effect where there is no update, and so a single step."""
+
+OF_OPTIONS = (
+    *("norm_type.eps", "init.std", "data.path", "data.val_path", "data.vocab"),
+    *("optimizer.betas", "optimizer.eps", "optimizer.independent_weight_decay"),
+)
+"""Keys that only some options of their group read: those that pass it on under ``build``."""
 
 
 def inert(config: Config) -> dict[str, str]:
@@ -95,27 +108,23 @@ def inert(config: Config) -> dict[str, str]:
 
 def _inert_in_the_model(config: Config) -> dict[str, str]:
     model, found = config.model, {}
-    for key in ("norm_type.eps", "init.std", "data.path", "data.val_path", "data.vocab"):
+    for key in OF_OPTIONS:
         group, name = key.split(".")
         if name not in getattr(config, group).build:
             found[key] = f"{group}={config.choices[group]} has no {name}"
-    if model.sublayers != "attn_mlp":
-        for name in ("heads", "causal", "attention"):
-            found[f"model.{name}"] = f"model.sublayers={model.sublayers} has no attention"
-    if model.sublayers == "linear":
-        for name in ("mlp_ratio", "activation"):
-            found[f"model.{name}"] = "model.sublayers=linear has no MLP"
+    present = BLOCK_SUBLAYERS[model.sublayers]
+    read = {key for name in present for key in SUBLAYER_KINDS[name].knobs}
+    for kind in SUBLAYER_KINDS.values():
+        for key in set(kind.knobs) - read:
+            found[key] = f"model.sublayers={model.sublayers} has no {kind.branch}"
     return found
 
 
 def _inert_in_training(config: Config) -> dict[str, str]:
     train, found = config.train, {}
-    if train.optimizer == "sgd":
-        for name in ("betas", "eps"):
-            found[f"train.{name}"] = "train.optimizer=sgd has no moments"
-    if train.weight_decay == 0 or train.optimizer != "adamw":
-        found["train.independent_weight_decay"] = "it needs adamw and a train.weight_decay > 0"
-    if config.dtype not in ("bf16", "fp16"):
+    if train.weight_decay == 0:
+        found["optimizer.independent_weight_decay"] = "train.weight_decay=0 is no decay"
+    if DTYPES[config.dtype].bits >= 32:
         found["train.state_dtype"] = f"dtype={config.dtype} has parameters in at least fp32"
     if config.on_nonfinite != "stop":
         found["record.ring"] = f"on_nonfinite={config.on_nonfinite} does not stop at a bad step"
@@ -123,6 +132,6 @@ def _inert_in_training(config: Config) -> dict[str, str]:
         found["record.ring"] = "record.every=1 records every step at full detail"
     if train.steps == 0:
         found |= dict.fromkeys(OF_UPDATES, "train.steps=0 is one pass without an update")
-    if config.dtype == "fp64":
-        found["tf32"] = "dtype=fp64 has no fp32 products"
+    if DTYPES[config.dtype].bits > 32:
+        found["tf32"] = f"dtype={config.dtype} has no fp32 products"
     return found

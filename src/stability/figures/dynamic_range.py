@@ -15,7 +15,7 @@ from stability.results.sweep_rows import SweepRows
 TABLE = "layers"
 COLUMNS = (
     *(*COMMON, "layer", "sublayer", "site", "kind", "numel", "absmax", "rms", "nonfinite"),
-    *("dtype", "finfo.max", "finfo.tiny", "train.eps", "train.optimizer"),
+    *("dtype", "finfo.max", "finfo.tiny", "optimizer.eps"),
 )
 WHERE = {"kind": ["act", "grad", "weight_grad"]}
 STEPS = "ends"
@@ -30,16 +30,15 @@ def data(rows: SweepRows) -> SweepRows:
     """Per block: largest |activation| over its sites, rms of dL/dx_l, smallest rms of a dL/dW.
 
     ``max`` and ``tiny`` are the largest and the smallest normal number of the format, ``eps`` is
-    Adam's (null for other optimizers): a gradient whose rms lies below it moves no weight.
+    the optimizer's (null where it has none): a gradient whose rms lies below it moves no weight.
     """
     frame = rows.frame
-    adam = frame["train.optimizer"].astype(str).str.startswith("adam")
     known = frame.assign(
         x=frame["layer"].astype(int) + 1,
         format=frame["dtype"].fillna("the format").astype(str).str.removeprefix("amp_"),
         max=frame["finfo.max"],
         tiny=frame["finfo.tiny"],
-        eps=frame["train.eps"].where(adam),
+        eps=frame["optimizer.eps"],
     )
     inside = known[(known["sublayer"] != "head") & (known["x"] > 0)]
     act, grad = (inside[inside["kind"] == kind] for kind in ("act", "grad"))

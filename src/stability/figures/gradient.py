@@ -70,7 +70,7 @@ def _rounding_errors(rows: SweepRows) -> list[str]:
     frame = rows.frame
     if "absmax" not in frame:  # theory
         return []
-    scores = frame[(frame["site"] == "scores") & (frame["model.attention"] != "plain")]
+    scores = frame[(frame["site"] == "scores") & (frame["model.attention"] != "math")]
     if scores.empty:
         return []
     shown = ends(scores)

@@ -9,9 +9,11 @@ from stability.config import instantiate
 from stability.config.knobs import Config, ConfigError
 from stability.model.gpt import GPT, Parts, initialise
 from stability.model.optim import Optimizer
+from stability.parts.activations import Activation
 from stability.parts.batches import Source
 from stability.parts.data import source, vocabulary
 from stability.parts.inits import Init
+from stability.parts.optimizers import UpdateRule
 from stability.parts.placements import Placement
 from stability.parts.precision import PRECISIONS, LossScale, Precision
 from stability.recording.recorder import Recorder
@@ -53,7 +55,7 @@ def device_of(config: Config) -> torch.device:
 
 
 def parts_of(config: Config) -> Parts:
-    """Makers of the config's placements and norms.
+    """The config's activation, and makers of its placements and norms.
 
     Raises:
         ConfigError: an option's class refuses its arguments or is none of the expected kind.
@@ -68,12 +70,22 @@ def parts_of(config: Config) -> Parts:
         node = config.norm_type.build
         return instantiate.build(node, "norm_type.build", width, bias, kind=nn.Module)
 
-    return Parts(placement, norm)
+    return Parts(placement, norm, activation_of(config))
 
 
 def init_of(config: Config) -> Init:
     """The config's init."""
     return instantiate.build(config.init.build, "init.build", kind=Init)
+
+
+def activation_of(config: Config) -> Activation:
+    """The config's activation."""
+    return instantiate.build(config.activation.build, "activation.build", kind=Activation)
+
+
+def update_rule_of(config: Config) -> UpdateRule:
+    """The config's update rule."""
+    return instantiate.build(config.optimizer.build, "optimizer.build", kind=UpdateRule)
 
 
 def model_of(config: Config, vocab: int) -> GPT:
@@ -119,10 +131,15 @@ def build(config: Config, data: Source | None = None) -> Built:
         device=device,
         precision=PRECISIONS[config.dtype],
         model=model,
-        optimizer=Optimizer(list(model.weights().values()), config.train),
+        optimizer=optimizer_of(config, model),
         loss_scale=LossScale(config.loss_scale, device),
         recorder=recorder_of(config, model),
     )
+
+
+def optimizer_of(config: Config, model: GPT) -> Optimizer:
+    """The config's optimizer of the model's weights."""
+    return Optimizer(model.weights(), update_rule_of(config), config.train)
 
 
 def recorder_of(config: Config, model: GPT, all_kinds: bool = False) -> Recorder:

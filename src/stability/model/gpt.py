@@ -18,8 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from stability.config.knobs import Model
 from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, Key
 from stability.model.sublayers import BRANCHES, Attention, Linear
+from stability.parts.activations import Activation
 from stability.parts.batches import IGNORED
-from stability.parts.inits import Init, Weight
+from stability.parts.inits import Init, Weight, start_std
 from stability.parts.norms import widen
 from stability.parts.placements import Placement, norms_used
 from stability.recording.sites import Site
@@ -30,6 +31,7 @@ class Parts(NamedTuple):
 
     placement: Callable[[int, str], Placement]
     norm: Callable[[], nn.Module]
+    activation: Activation
 
 
 def owned_norms(names: list[str], make: Callable[[], nn.Module]) -> nn.Module | None:
@@ -142,7 +144,12 @@ class GPT(nn.Module):
 
         def block(layer: int) -> Block:
             return Block(
-                {n: Sublayer(BRANCHES[n](shape), parts.placement(layer, n), parts) for n in names}
+                {
+                    n: Sublayer(
+                        BRANCHES[n](shape, parts.activation), parts.placement(layer, n), parts
+                    )
+                    for n in names
+                }
             )
 
         self.blocks: list[Block] = nn.ModuleList(map(block, range(depth)))  # type: ignore[assignment]
@@ -209,7 +216,7 @@ def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
 
     std is the init's for the matrix, times the factor that the placement asks for its role.
     """
-    branches = sum(len(block.sublayers()) for block in model.blocks)
+    per_block = len(model.blocks[0].sublayers())
     for (layer, sublayer, name), p in model.weights().items():
         if name.startswith("norm."):
             continue
@@ -220,9 +227,10 @@ def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
             std = embed_std
         else:
             fan_out, fan_in = p.shape
-            std = init.std(Weight(name, fan_in, fan_out, layer, model.depth, branches))
-            if sublayer != "head":
-                std *= model.blocks[layer].sublayers()[sublayer].placement.init_gain(name)
+            weight = Weight.of(name, (fan_in, fan_out), layer, model.depth, per_block)
+            inside = sublayer != "head"
+            placement = model.blocks[layer].sublayers()[sublayer].placement if inside else None
+            std = start_std(init, weight, placement)
         place = sublayer if sublayer in ("embed", "head") else f"{layer}.{sublayer}"
         p.copy_(draw(seed, f"{place}.{name}", p.shape) * std)
 

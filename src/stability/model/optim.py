@@ -1,21 +1,27 @@
-"""Parameter groups, optimizer, schedule, and what the update rule asked for.
+"""The step of an optimizer, its learning rate, and what its update rule asked for.
 
-The rules are torch's own. What is ours is the arithmetic around them: moments, eps and the update
-are in at least fp32 whatever the parameter's dtype (``train.state_dtype=fp32``), and only the
-write-back rounds. There is no fp32 master copy: what the rounding drops is lost, as an honest
-16-bit run loses it.
+The rules are those of `stability.parts.optimizers`. This is the arithmetic around them: moments,
+eps and the update are in at least fp32 whatever the parameter's dtype (``train.state_dtype=fp32``),
+and only the write-back rounds. There is no fp32 master copy: what the rounding drops is lost, as an
+honest 16-bit run loses it.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from stability.config.knobs import Train
+from stability.config.names import Key
+from stability.parts.optimizers import UpdateRule, Weights
 
-LOW = (torch.float16, torch.bfloat16)
+
+def is_narrow(p: Tensor) -> bool:
+    """Whether a tensor is of a 16-bit format."""
+    return p.dtype.itemsize < torch.float32.itemsize
 
 
 def learning_rate(train: Train, step: int) -> float:
@@ -36,43 +42,30 @@ def learning_rate(train: Train, step: int) -> float:
 
 
 class Optimizer:
-    """One step of AdamW, Adam or SGD on parameters of any dtype.
+    """One step of an update rule on parameters of any dtype.
 
     Args:
-        params: the trained parameters.
+        weights: the trained parameters.
+        rule: how they are updated.
         train: the ``train`` node of a config.
+
+    Attributes:
+        inner: torch's optimizers; the rule makes one or more.
     """
 
-    def __init__(self, params: Sequence[nn.Parameter], train: Train) -> None:
-        self.params: list[Tensor] = list(params)
-        self.train = train
-        self.lifted = train.state_dtype == "fp32" and any(p.dtype in LOW for p in self.params)
+    def __init__(self, weights: Mapping[Key, nn.Parameter], rule: UpdateRule, train: Train) -> None:
+        self.params: list[Tensor] = list(weights.values())
+        self.rule, self.train = rule, train
+        self.lifted = train.state_dtype == "fp32" and any(map(is_narrow, self.params))
         # A lifted tensor is loaded from its rounded parameter before each step: it carries the
         # arithmetic, not a memory of what rounding dropped.
-        self.lifted_params = [p.detach().float() for p in params] if self.lifted else self.params
-        device = self.params[0].device.type
-        self.fused = device in ("cpu", "cuda") and not any(
-            p.dtype in LOW for p in self.lifted_params
+        self.lifted_params = (
+            [p.detach().float() for p in self.params] if self.lifted else self.params
         )
-        self.inner = self._rule()
-
-    def _rule(self) -> torch.optim.Optimizer:
-        train = self.train
-        decay = train.weight_decay
-        if train.independent_weight_decay:
-            decay = decay / train.lr if train.lr else 0.0
-        matrices = [p for p in self.lifted_params if p.ndim >= 2]
-        vectors = [p for p in self.lifted_params if p.ndim < 2]
-        groups: list[dict[str, Any]] = [
-            {"params": matrices, "weight_decay": decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
-        groups = [g for g in groups if g["params"]]
-        if train.optimizer == "sgd":
-            return torch.optim.SGD(groups, lr=train.lr, fused=self.fused)
-        rule = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[train.optimizer]
-        betas = (train.betas[0], train.betas[1])
-        return rule(groups, lr=train.lr, betas=betas, eps=train.eps, fused=self.fused)
+        device = self.params[0].device.type
+        fused = device in ("cpu", "cuda") and not any(map(is_narrow, self.lifted_params))
+        named = dict(zip(weights, self.lifted_params, strict=True))
+        self.inner = made_of(rule, named, train, fused)
 
     @torch.no_grad()
     def gradients(self, loss_scale: Tensor) -> list[Tensor]:
@@ -91,16 +84,17 @@ class Optimizer:
 
         The fused kernels read the flag themselves, so that the host need not wait; the others wait.
         """
-        if self.fused:
-            self.inner.found_inf = found_inf  # type: ignore[attr-defined]
-            self.inner.grad_scale = torch.ones_like(found_inf)  # type: ignore[attr-defined]
-        elif bool(found_inf):
-            return
-        for group in self.inner.param_groups:
-            group["lr"] = learning_rate(self.train, step)
         if self.lifted:
             torch._foreach_copy_(self.lifted_params, [p.detach() for p in self.params])
-        self.inner.step()
+        for inner in self.inner:
+            if inner.defaults.get("fused"):
+                inner.found_inf = found_inf  # type: ignore[attr-defined]
+                inner.grad_scale = torch.ones_like(found_inf)  # type: ignore[attr-defined]
+            elif bool(found_inf):
+                continue
+            for group in inner.param_groups:
+                group["lr"] = group["lr_factor"] * learning_rate(self.train, step)
+            inner.step()
         if self.lifted:
             torch._foreach_copy_([p.detach() for p in self.params], self.lifted_params)
 
@@ -108,37 +102,49 @@ class Optimizer:
     def asked(self, before: Sequence[Tensor]) -> list[Tensor]:
         """What the rule asked for in the step just made, in fp64, before any rounding.
 
-        AdamW: -lr (m^ / (sqrt(v^) + eps) + decay w), with m^, v^ the bias-corrected moments after
-        the step and w the parameter before it. Adam has no decay term here (it is in m), SGD is
-        -lr (g + decay w).
+        Args:
+            before: the parameters as the step found them.
         """
-        groups = {id(p): g for g in self.inner.param_groups for p in g["params"]}
+        holders = {
+            id(p): (inner, group)
+            for inner in self.inner
+            for group in inner.param_groups
+            for p in group["params"]
+        }
         return [
-            self._asked(lifted, old.double(), groups[id(lifted)])
+            self.rule.asked(*holders[id(lifted)], lifted, old.double())
             for lifted, old in zip(self.lifted_params, before, strict=True)
         ]
-
-    def _asked(self, lifted: Tensor, old: Tensor, group: dict[str, Any]) -> Tensor:
-        lr, decay = group["lr"], group["weight_decay"]
-        if self.train.optimizer == "sgd":
-            return -lr * (_gradient(lifted).double() + decay * old)
-        state = self.inner.state[lifted]
-        beta1, beta2 = group["betas"]
-        count = state["step"].double()
-        m = state["exp_avg"].double() / (1 - beta1**count)
-        v = state["exp_avg_sq"].double() / (1 - beta2**count)
-        decayed = decay * old if self.train.optimizer == "adamw" else 0.0
-        return -lr * (m / (v.sqrt() + group["eps"]) + decayed)
 
     def zero_grad(self) -> None:
         for p in (*self.params, *self.lifted_params):
             p.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        return self.inner.state_dict()
+        return {"inner": [inner.state_dict() for inner in self.inner]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state)
+        for inner, own in zip(self.inner, state["inner"], strict=True):
+            inner.load_state_dict(own)
+
+
+def made_of(
+    rule: UpdateRule, weights: Weights, train: Train, fused: bool
+) -> list[torch.optim.Optimizer]:
+    """The optimizers of a rule.
+
+    Raises:
+        ValueError: a weight is in none of them, or in two.
+    """
+    made = rule.make(weights, train, fused)
+    held = Counter(id(p) for inner in made for g in inner.param_groups for p in g["params"])
+    for key, p in weights.items():
+        if held[id(p)] != 1:
+            raise ValueError(f"{key} is in {held[id(p)]} parameter groups, not in one")
+    for inner in made:
+        for group in inner.param_groups:
+            group.setdefault("lr_factor", 1.0)
+    return made
 
 
 def _gradient(p: Tensor) -> Tensor:

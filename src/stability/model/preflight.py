@@ -1,7 +1,7 @@
 """Whether a config can be built, asked before a run is: memory, classes, device.
 
-Somebody else's class is asked once for what the model will ask of it, so that its errors are
-refusals of the key that names it and not the ends of runs.
+An external class is asked once for what the model will ask of it, so that its errors are refusals
+of the key that names it instead of failed runs.
 """
 
 import itertools
@@ -14,10 +14,11 @@ from torch import nn
 
 from stability.config.instantiate import refusing_errors_of
 from stability.config.knobs import Config, ConfigError
-from stability.config.names import BLOCK_SUBLAYERS
-from stability.model.build import device_of, init_of, parts_of
+from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, Key
+from stability.model.build import activation_of, device_of, init_of, parts_of, update_rule_of
+from stability.model.optim import made_of
 from stability.model.sublayers import BRANCHES
-from stability.parts.inits import Weight
+from stability.parts.inits import Weight, start_std
 from stability.parts.placements import norms_used
 from stability.parts.precision import PRECISIONS
 
@@ -32,10 +33,13 @@ def check(config: Config) -> None:
     """
     with torch.device("meta"):
         names = BLOCK_SUBLAYERS[config.model.sublayers]
-        branches = {name: BRANCHES[name](config.model) for name in names}
+        activation = activation_of(config)
+        branches = {name: BRANCHES[name](config.model, activation) for name in names}
     _refuse_too_large(config, branches)
     _try_parts(config, branches)
     _try_init(config, branches)
+    _try_activation(config)
+    _try_optimizer(config, branches)
     device = device_of(config)
     if config.tf32 and device.type != "cuda":
         raise ConfigError("tf32", True, f"has no effect: the device is {device.type}, not cuda")
@@ -82,11 +86,36 @@ def _try_init(config: Config, branches: Branches) -> None:
         matrices = [(n, p.shape) for n, p in branch.named_parameters() if p.ndim == 2]
         for name, (fan_out, fan_in) in matrices:
             role = name.removesuffix(".weight")
-            weight = Weight(role, fan_in, fan_out, 0, depth, depth * len(branches))
+            weight = Weight.of(role, (fan_in, fan_out), 0, depth, len(branches))
             with refusing_errors_of("init.build._target_", targets[0], f"std of {role}"):
-                _refuse_nonsense(init.std(weight))
+                _refuse_nonsense(start_std(init, weight, None))
             with refusing_errors_of("norm.build._target_", targets[1], f"init_gain of {role}"):
                 _refuse_nonsense(placement.init_gain(role))
+
+
+def _try_activation(config: Config) -> None:
+    """One call, on CPU tensors of the run's own dtype."""
+    target = config.activation.build["_target_"]
+    with refusing_errors_of("activation.build._target_", target, "cannot be called"):
+        x = torch.zeros(2, 3, dtype=PRECISIONS[config.dtype].param)
+        y = activation_of(config)(x)
+        if y.shape != x.shape or y.dtype != x.dtype:
+            raise ValueError(f"it makes {y.dtype} {[*y.shape]} of {x.dtype} {[*x.shape]}")
+
+
+def _try_optimizer(config: Config, branches: Branches) -> None:
+    """The optimizers of the weights of one block, a norm and an embedding; without a step."""
+    rule, target = update_rule_of(config), config.optimizer.build["_target_"]
+    weights: dict[Key, torch.Tensor] = {
+        Key(0, sublayer, name.removesuffix(".weight")): p
+        for sublayer, branch in branches.items()
+        for name, p in branch.named_parameters()
+    }
+    with torch.device("meta"):
+        weights[Key(0, "head", "norm.weight")] = nn.Parameter(torch.empty(config.model.width))
+        weights[Key(EMBED_LAYER, "embed", "wte")] = nn.Parameter(torch.empty(2, config.model.width))
+    with refusing_errors_of("optimizer.build._target_", target, "cannot make optimizers"):
+        made_of(rule, weights, config.train, fused=False)
 
 
 def _refuse_nonsense(factor: Any) -> None:

@@ -1,4 +1,4 @@
-"""What stands between the norm and the residual add: attention, MLP, linear; x_BTD -> branch_BTD.
+"""Branches between the norm and the residual add: attention, MLP, linear; x_BTD -> branch_BTD.
 
 Weights carry the names that the tables use (``q k v attn_out mlp_in mlp_gate mlp_out linear``),
 each a matrix of its own. Nothing here is initialised: `stability.model.gpt.initialise` does that.
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability.config.knobs import Model
+from stability.parts.activations import Activation
 from stability.parts.norms import widen
 from stability.recording.sites import ScoresSite
 
@@ -39,19 +40,20 @@ class Attention(nn.Module):
     """softmax(q k^T / sqrt(K)) v, projected: multi-head self-attention. Source: arXiv:1706.03762.
 
     A fused kernel computes the softmax again on the way back, from scores and their logarithmic
-    sum: where scores are huge its gradient is rounding error. The plain one keeps the softmax, in
-    at least fp32, at the cost of T^2 numbers a head.
+    sum: where scores are huge its gradient is rounding error. ``attention=math`` keeps the softmax,
+    in at least fp32, at the cost of T^2 numbers a head.
 
     Args:
         shape: the ``model`` node of a config.
+        activation: not used.
     """
 
-    def __init__(self, shape: Model) -> None:
+    def __init__(self, shape: Model, activation: Activation) -> None:
         super().__init__()
         width, bias = shape.width, shape.bias
         self.heads, self.causal, self.dropout = shape.heads, shape.causal, shape.dropout
         self.rope = shape.position == "rope"
-        self.plain = shape.attention == "plain"
+        self.math = shape.attention == "math"
         self.q = Linear(width, width, bias)
         self.k = Linear(width, width, bias)
         self.v = Linear(width, width, bias)
@@ -67,7 +69,7 @@ class Attention(nn.Module):
             q_BHTK, k_BHTK = rotary(q_BHTK), rotary(k_BHTK)
         q_BHTK, k_BHTK = self.scores(q_BHTK, k_BHTK)
         p = self.dropout if self.training else 0.0
-        with sdpa_kernel(SDPBackend.MATH) if self.plain else nullcontext():
+        with sdpa_kernel(SDPBackend.MATH) if self.math else nullcontext():
             y_BHTK = F.scaled_dot_product_attention(
                 q_BHTK, k_BHTK, v_BHTK, dropout_p=p, is_causal=self.causal
             )
@@ -75,28 +77,17 @@ class Attention(nn.Module):
         return F.dropout(branch_BTD, self.dropout, self.training)
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "identity": lambda x: x,
-    "swiglu": F.silu,
-}
-
-
 class MLP(nn.Module):
-    """W2 phi(W1 x); with swiglu W2 (silu(Wg x) * W1 x), arXiv:2002.05202, same hidden width."""
+    """W2 phi(W1 x); with a gated activation W2 (phi(Wg x) * W1 x), of the same hidden width."""
 
-    def __init__(self, shape: Model) -> None:
+    def __init__(self, shape: Model, activation: Activation) -> None:
         super().__init__()
-        width, bias, activation = shape.width, shape.bias, shape.activation
+        width, bias = shape.width, shape.bias
         hidden = round(shape.mlp_ratio * width)
         self.dropout = shape.dropout
-        self.phi = ACTIVATIONS[activation]
+        self.phi = activation
         self.mlp_in = Linear(width, hidden, bias)
-        self.mlp_gate = Linear(width, hidden, bias) if activation == "swiglu" else None
+        self.mlp_gate = Linear(width, hidden, bias) if activation.gated else None
         self.mlp_out = Linear(hidden, width, bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -111,7 +102,7 @@ class MLP(nn.Module):
 class LinearBranch(nn.Module):
     """W x per token: the sublayer that derivations on paper assume."""
 
-    def __init__(self, shape: Model) -> None:
+    def __init__(self, shape: Model, activation: Activation) -> None:
         super().__init__()
         self.dropout = shape.dropout
         self.linear = Linear(shape.width, shape.width, shape.bias)
@@ -120,5 +111,9 @@ class LinearBranch(nn.Module):
         return F.dropout(self.linear(x_BTD), self.dropout, self.training)
 
 
-BRANCHES: dict[str, type[nn.Module]] = {"attn": Attention, "mlp": MLP, "linear": LinearBranch}
+BRANCHES: dict[str, Callable[[Model, Activation], nn.Module]] = {
+    "attn": Attention,
+    "mlp": MLP,
+    "linear": LinearBranch,
+}
 """The branch of each kind of sublayer, under the name that the tables use."""

@@ -1,1 +1,1 @@
-"""What the yaml files of conf/ build: placements, norms, inits, data sources, number formats."""
+"""What the yaml files of conf/ build, from placements to optimizers and data; number formats."""

@@ -15,6 +15,7 @@ Tokens_N = NDArray[Any]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 IGNORED = -100
+"""Target of a token that does not count: padding."""
 ENTROPY_TOKENS = 4_000_000
 """Entropies are estimated on at most this many of the first training tokens."""
 

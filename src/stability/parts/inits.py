@@ -10,19 +10,14 @@ To add one: a class here or in a module of your own, and a yaml in ``init/``.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
-ROLES = {
-    "q": "query projection",
-    "k": "key projection",
-    "v": "value projection",
-    "attn_out": "attention's output projection, writes to the residual stream",
-    "mlp_in": "MLP's first matrix",
-    "mlp_gate": "MLP's gate, with model.activation=swiglu",
-    "mlp_out": "MLP's second matrix, writes to the residual stream",
-    "linear": "the matrix of a linear branch, writes to the residual stream",
-    "head": "unembedding, where it is not tied to the embedding",
-}
-RESIDUAL_ROLES = ("attn_out", "mlp_out", "linear")
+from stability.config.names import SUBLAYER_KINDS
+from stability.parts.placements import Placement
+
+ROLES = {name: doc for kind in SUBLAYER_KINDS.values() for name, doc in kind.roles.items()}
+ROLES["head"] = "unembedding, where it is not tied to the embedding"
+RESIDUAL_ROLES = tuple([*kind.roles][-1] for kind in SUBLAYER_KINDS.values())
 """Roles of the matrices that write to the residual stream."""
 
 
@@ -42,6 +37,19 @@ class Weight:
     sublayers: int
     """Branches that write to the residual stream: 2L for attention and MLP, L with one a block."""
 
+    @classmethod
+    def of(cls, role: str, fans: tuple[int, int], layer: int, depth: int, per_block: int) -> Self:
+        """The weight of a net of ``depth`` blocks of ``per_block`` sublayers each.
+
+        Args:
+            role: one of `ROLES`.
+            fans: fan_in and fan_out.
+            layer: 0-based block; the depth for the head.
+            depth: number L of blocks.
+            per_block: sublayers of a block.
+        """
+        return cls(role, *fans, layer, depth, depth * per_block)
+
 
 class Init(ABC):
     """Base of every init."""
@@ -49,6 +57,14 @@ class Init(ABC):
     @abstractmethod
     def std(self, w: Weight) -> float:
         """Standard deviation of the weight."""
+
+
+def start_std(init: Init, w: Weight, placement: Placement | None) -> float:
+    """The std with which a weight starts: the init's, times the factor of its placement.
+
+    The head lies in no sublayer, and so in no placement.
+    """
+    return init.std(w) * (1.0 if placement is None else placement.init_gain(w.role))
 
 
 class Normal(Init):

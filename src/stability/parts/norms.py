@@ -4,8 +4,9 @@ Every norm computes in at least fp32, whatever the stream's dtype, and returns t
 in fp16 the sum of squares of a row overflows at an rms of 256 / sqrt(d).
 
 To add one: a class here or in a module of your own, and a yaml in ``norm_type/``. It is built as
-``cls(width, bias, **rest)``. Its covariance map, for the theory, is the class of the same name in
-`stability.theory.kernels`.
+``cls(width, bias, **rest)``. For the theory its class has an attribute ``kernel``, what it does to
+a covariance; those of the norms below lie in `stability.theory.norm_kernels`, which is free of
+torch.
 """
 
 import torch

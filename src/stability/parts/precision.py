@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stability.config.knobs import DTYPES
+
 
 class Precision(NamedTuple):
     """A number format for parameters and, under autocast, another for matrix products."""
@@ -31,12 +33,10 @@ class Precision(NamedTuple):
 
 
 PRECISIONS = {
-    "fp64": Precision(torch.float64),
-    "fp32": Precision(torch.float32),
-    "bf16": Precision(torch.bfloat16),
-    "fp16": Precision(torch.float16),
-    "amp_bf16": Precision(torch.float32, torch.bfloat16),
-    "amp_fp16": Precision(torch.float32, torch.float16),
+    name: Precision(
+        getattr(torch, dtype.param), getattr(torch, dtype.autocast) if dtype.autocast else None
+    )
+    for name, dtype in DTYPES.items()
 }
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stability.theory import kernels
+from stability.parts.activation_kernels import Matrix
+from stability.parts.activations import Activation
 from stability.theory.covariance import Cov, gaussian, scaled, summed
-from stability.theory.kernels import Matrix
 
 Turned = NDArray[np.complex128] | Matrix
 """Attention matrices, real, or complex under rotary positions."""
@@ -20,14 +20,14 @@ Turned = NDArray[np.complex128] | Matrix
 def linear(gain: float, x: Cov) -> Cov:
     """W x with gain = fan_in * std^2, forward and, W being square, backward."""
     out = x.then(gain * x.C, lambda G: gain * G)
-    if x.strays is not None:
-        out.strays = scaled(gain, x.strays)  # which the draw of W then makes larger
-        out.strays = summed(out.strays, gaussian(out))
+    if x.deviations is not None:
+        out.deviations = scaled(gain, x.deviations)  # which the draw of W then makes larger
+        out.deviations = summed(out.deviations, gaussian(out))
     return out
 
 
-def mlp(activation: str, gains: Mapping[str, float], x: Cov) -> Cov:
-    """W2 phi(W1 x), or with swiglu W2 (silu(Wg x) * W1 x).
+def mlp(activation: Activation, gains: Mapping[str, float], x: Cov) -> Cov:
+    """W2 phi(W1 x), or with a gated activation W2 (phi(Wg x) * W1 x).
 
     gains: forward ones, fan_in * std^2, by role; those of the way back are the same numbers with
     the fans exchanged, and fan_in and fan_out of W1 and W2 cancel in their product.
@@ -39,17 +39,17 @@ def mlp(activation: str, gains: Mapping[str, float], x: Cov) -> Cov:
 
 
 def hidden(
-    activation: str, gains: Mapping[str, float], C: Matrix
+    activation: Activation, gains: Mapping[str, float], C: Matrix
 ) -> tuple[Matrix, dict[str, Matrix]]:
     """Inside an MLP that reads C: what W2 reads, and the squared slope behind each weight before.
 
     The gradient of the output of such a weight is slope o G times the gain of W2 on the way back.
     """
     up = gains["mlp_in"]
-    if activation == "swiglu":
-        F, D = kernels.silu(gains["mlp_gate"] * C)
+    if activation.gated:
+        F, D = activation.kernel(gains["mlp_gate"] * C)
         return up * F * C, {"mlp_in": F, "mlp_gate": up * D * C}
-    F, D = getattr(kernels, activation)(up * C)
+    F, D = activation.kernel(up * C)
     return F, {"mlp_in": D}
 
 

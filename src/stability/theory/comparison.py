@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from stability.parts.activation_kernels import Matrix
 from stability.results import parquet
 from stability.results.atomic import Unreadable
 from stability.results.frames import varying
@@ -17,7 +18,6 @@ from stability.results.index import index, sweeps
 from stability.results.run_file import RunFile
 from stability.results.schema import FINISHED
 from stability.theory.covariance import NoTheory
-from stability.theory.kernels import Matrix
 from stability.theory.overlay import overlay
 from stability.theory.workers import process_pool
 

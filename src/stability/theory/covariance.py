@@ -1,13 +1,13 @@
 """Covariances that run through a placement's equation, and sublayers as maps of them.
 
-A `Cov` stands for the residual stream x_ND of N tokens. Features are independent, so all that is
-left of x at infinite width is C_ij = E[x_i x_j], and of dLoss/dx the same, G_ij. It supports what
-equations use: ``+`` of independent terms adds, ``a *`` multiplies by a^2, norms and sublayers are
-maps of C. Every operation leaves its adjoint on a tape; `Tape.reverse` plays them backwards, which
-turns the G of the output into the G of everything before it.
+A `Cov` represents the residual stream x_ND of N tokens. At infinite width features are independent:
+C_ij = E[x_i x_j] describes x, and G_ij, the same of dLoss/dx, describes its gradient. It supports
+what equations use: ``+`` of independent terms adds, ``a *`` multiplies by a^2, norms and sublayers
+are maps of C. Every operation writes its adjoint on a tape; `Tape.reverse` runs them backwards,
+which turns the G of the output into the G of everything before it.
 
-A net of width d is one draw of weights, whose Gram matrix x_i x_j / d strays from C by 1/sqrt(d).
-How far is known of the embedding, of W x, of a norm's output and of sums of those: `Cov.strays`.
+A net of width d is one draw of weights. Its Gram matrix x_i x_j / d deviates from C, relatively by
+1/sqrt(d). `Cov.deviations` says how far, for the embedding, W x, a norm's output and their sums.
 """
 
 import math
@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from stability.theory import kernels
-from stability.theory.kernels import Adjoint, Matrix
+from stability.parts.activation_kernels import Matrix
+from stability.theory.norm_kernels import Adjoint, Kernel, RMSNorm
 
-Strays = Mapping[int, NDArray[np.float64]]
-"""By the number of a draw of weights: its standard deviation of (mean square, x_i x_j / d), i != j.
+Deviations = Mapping[int, NDArray[np.float64]]
+"""Number of a draw of weights -> standard deviations of (mean square, x_i x_j / d with i != j).
 
-Draws are independent. Of x_i x_j / d the root mean square over pairs is kept: pairs of tokens stray
-each on their own, so that they do not move the mean, but they make what moves it larger.
+Draws are independent. For x_i x_j / d the root mean square over pairs is kept. Each pair of tokens
+deviates on its own: that does not move the mean, but it enlarges what does.
 """
 
 
@@ -44,7 +44,7 @@ class Tape:
         self.rng = np.random.Generator(np.random.Philox(key=seed))
         self.width, self.draws = width, 0
 
-    def draw(self, mean: float, pair: float) -> Strays:
+    def draw(self, mean: float, pair: float) -> Deviations:
         """What one more draw of weights adds, as variances times the width."""
         self.draws += 1
         return {self.draws: np.sqrt(np.array([mean, pair]) / self.width)}
@@ -65,11 +65,11 @@ class Cov:
 
     Attributes:
         G: covariance of dLoss/dx.
-        stem: the norm's output that goes on in it without passing a branch.
-        share: the share of the variance of each token that is the stem's.
-        held: of a norm's output: a later norm has it as its stem.
-        along: E(delta_i x_i)^2 / d where it is known; were delta isotropic, G_ii C_ii.
-        strays: of its Gram matrix at finite width; None where it is not known.
+        last_norm: output z of the last norm before it on the stream: x = z + branches.
+        share: Var(z_i) / Var(x_i) of each token i, for that z.
+        feeds_norm: for a norm's output: a later norm on the stream has it as ``last_norm``.
+        along: E(delta_i x_i)^2 / d where it is known; G_ii C_ii for an isotropic delta.
+        deviations: of its Gram matrix at finite width; None where they are not known.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class Cov:
         self.kept = np.zeros(len(C)) if kept is None else kept
         self.terms = frozenset([object()]) if terms is None else terms
         self.G = np.zeros_like(C)
-        self.stem: Cov | None = None
+        self.last_norm: Cov | None = None
         self.share, self.along = np.zeros(len(C)), np.zeros(0)
-        self.held = False
-        self.strays: Strays | None = None
+        self.feeds_norm = False
+        self.deviations: Deviations | None = None
 
     @property
     def spread(self) -> float:
         """Relative standard deviation of the mean square over nets of this width, or NaN."""
-        if self.strays is None or not self.square > 0:
+        if self.deviations is None or not self.square > 0:
             return math.nan
-        spread = np.linalg.norm([mean for mean, _ in self.strays.values()]) / self.square
+        spread = np.linalg.norm([mean for mean, _ in self.deviations.values()]) / self.square
         return float(spread) if np.isfinite(spread) else math.nan
 
     @property
@@ -105,14 +105,14 @@ class Cov:
         if self.terms & other.terms:
             raise NoTheory("the equation adds two terms that are not independent")
         out = Cov(self.tape, self.C + other.C, self.kept + other.kept, self.terms | other.terms)
-        out.stem = self.stem or other.stem
-        of_stem = np.diagonal(self.C) * self.share + np.diagonal(other.C) * other.share
-        out.share = _ratio(of_stem, np.diagonal(out.C))
-        if self.strays is not None and other.strays is not None:
+        out.last_norm = self.last_norm or other.last_norm
+        of_norm = np.diagonal(self.C) * self.share + np.diagonal(other.C) * other.share
+        out.share = _ratio(of_norm, np.diagonal(out.C))
+        if self.deviations is not None and other.deviations is not None:
             # x f / d has mean 0, as the branch's weights are independent of the stream.
             both = overlap(self, other)
             cross = self.tape.draw(4 * both, 2 * self.square * other.square + 2 * both)
-            out.strays = summed(self.strays, other.strays, cross)
+            out.deviations = summed(self.deviations, other.deviations, cross)
 
         def step() -> None:
             self.G = self.G + out.G
@@ -123,8 +123,8 @@ class Cov:
 
     def __rmul__(self, factor: float) -> "Cov":
         out = self.then(factor**2 * self.C, lambda G: factor**2 * G, factor * self.kept)
-        out.stem, out.share = self.stem, self.share
-        out.strays = None if self.strays is None else scaled(factor**2, self.strays)
+        out.last_norm, out.share = self.last_norm, self.share
+        out.deviations = None if self.deviations is None else scaled(factor**2, self.deviations)
         return out
 
     __mul__ = __rmul__
@@ -140,7 +140,7 @@ class Cov:
         return out
 
 
-def gaussian(x: Cov) -> Strays:
+def gaussian(x: Cov) -> Deviations:
     """The draw of weights that makes every feature of x a normal vector of covariance C."""
     both = overlap(x, x)
     return x.tape.draw(2 * both, x.square**2 + both)
@@ -148,18 +148,18 @@ def gaussian(x: Cov) -> Strays:
 
 def overlap(x: Cov, y: Cov) -> np.float64:
     """E of the product of both Gram matrices, mean over entries, at finite width."""
-    a, b = x.strays or {}, y.strays or {}
-    strayed = sum(a[draw][1] * b[draw][1] for draw in a.keys() & b.keys())
-    return np.float64((x.C * y.C).mean() + strayed)
+    a, b = x.deviations or {}, y.deviations or {}
+    common = sum(a[draw][1] * b[draw][1] for draw in a.keys() & b.keys())
+    return np.float64((x.C * y.C).mean() + common)
 
 
-def scaled(factor: float | Matrix, strays: Strays) -> Strays:
-    return {draw: factor * size for draw, size in strays.items()}
+def scaled(factor: float | Matrix, deviations: Deviations) -> Deviations:
+    return {draw: factor * size for draw, size in deviations.items()}
 
 
-def summed(*strays: Strays) -> Strays:
+def summed(*deviations: Deviations) -> Deviations:
     total: dict[int, NDArray[np.float64]] = {}
-    for each in strays:
+    for each in deviations:
         for draw, size in each.items():
             total[draw] = total.get(draw, np.zeros(2)) + size
     return total
@@ -170,7 +170,7 @@ def _ratio(part: Matrix, whole: Matrix) -> Matrix:
     return ratio
 
 
-def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
+def normed(kernel: Kernel, x: Cov) -> Cov:
     """The operand after a norm. Every token's share of the embedding shrinks with it.
 
     The projection off xhat, 1/d of an isotropic gradient, is corrected to first order where norms
@@ -179,7 +179,7 @@ def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
     - under a later norm with z' = xhat + f(xhat) the gradient is already orthogonal to xhat (Euler:
       delta_x x = delta_z z for f of degree 1), so this norm takes nothing away;
     - sigma_i^2 fluctuates with the branch's weights, and so does the gradient that comes through
-      the same weights. For a linear branch, with h the share of the stem in the variance of z:
+      the same weights. For a linear branch, with h the ``share`` of xhat in the variance of z:
       E[1/sigma^2] gains 2 (1 - h^2)/d, the way back through W loses (1 - h^2)/d.
 
     Together a factor 1 + (1 - h^2)/d in place of 1 - 1/d. At the top ``along`` says what share of
@@ -188,20 +188,20 @@ def normed(kernel: kernels.RMSNorm | kernels.BatchNorm, x: Cov) -> Cov:
     K, adjoint = kernel(x.C)
     shrink = np.sqrt(_ratio(np.diagonal(K), np.diagonal(x.C)))
     out = x.then(K, lambda G: _first_order(kernel, out, x.share) * adjoint(G), shrink * x.kept)
-    out.stem, out.share = out, np.ones(len(K))
-    # Its mean square does not stray, its directions do as before.
-    out.strays = scaled(np.array([0, 1 / x.square]), x.strays or {}) if x.square else {}
-    if x.stem is not None:
-        x.stem.held = True
+    out.last_norm, out.share = out, np.ones(len(K))
+    # The mean square no longer deviates; the directions do as before.
+    out.deviations = scaled(np.array([0, 1 / x.square]), x.deviations or {}) if x.square else {}
+    if x.last_norm is not None:
+        x.last_norm.feeds_norm = True
     return out
 
 
-def _first_order(kernel: kernels.RMSNorm | kernels.BatchNorm, out: Cov, share: Matrix) -> Matrix:
+def _first_order(kernel: Kernel, out: Cov, share: Matrix) -> Matrix:
     """Factor on a norm's gradient: what it takes off along xhat, as far as that is known."""
     factor = np.ones_like(out.C)
-    if not isinstance(kernel, kernels.RMSNorm):  # its own adjoint says all that is known
+    if not isinstance(kernel, RMSNorm):  # its own adjoint says all that is known
         return factor
-    if out.held:
+    if out.feeds_norm:
         gain = np.sqrt(1 + (2 - share**2) / kernel.width)
         return factor * gain[:, None] * gain
     if len(out.along):

@@ -25,11 +25,11 @@ VERSION = 6
 
 USED = (
     *("depth", "seed", "init.embed_std", "train.accumulate", "model.width", "model.heads"),
-    *("model.mlp_ratio", "model.activation", "model.position", "model.causal", "model.sublayers"),
+    *("model.mlp_ratio", "model.position", "model.causal", "model.sublayers"),
     *("model.tie_embeddings", "model.dropout", "model.vocab"),
 )
 """Knobs that the recursion reads, beside the classes that `BUILT` names."""
-BUILT = ("norm", "norm_type", "init")
+BUILT = ("norm", "norm_type", "init", "activation")
 
 DAMAGE = (OSError, EOFError, ValueError, BadZipFile, zlib.error, RuntimeError)
 """What reading a damaged file raises; RuntimeError: a zip claims to be encrypted or packed."""
@@ -59,8 +59,8 @@ class Inputs:
 
     @property
     def builds(self) -> list[dict[str, Any]]:
-        """The classes of norm, norm type and init, with their arguments."""
-        return [self.config.norm.build, self.config.norm_type.build, self.config.init.build]
+        """The classes of the groups in `BUILT`, with their arguments."""
+        return [getattr(self.config, group).build for group in BUILT]
 
     @property
     def external_classes(self) -> list[str]:

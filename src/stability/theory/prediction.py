@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from stability.config.knobs import Config
-from stability.theory import kernels
+from stability.parts.activation_kernels import Matrix, correlation
 from stability.theory.covariance import Cov
-from stability.theory.kernels import Matrix
-from stability.theory.recursion import MOST_TOKENS, Batch, Net, Site, Tokens, groups
+from stability.theory.recursion import MOST_TOKENS, Net, SiteCovariance, TokenGroup, Tokens, groups
 
 PAIRED_TOKENS = 256
 """Tokens of a batch whose sequences run together through attention."""
@@ -52,13 +51,15 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-def _together(net: Net, alone: list[Site], x_BT: Tokens, y_BT: Tokens) -> list[Site]:
-    """A run of all sequences at once, where it says more of `Cov.strays` than one of them.
+def _together(
+    net: Net, alone: list[SiteCovariance], x_BT: Tokens, y_BT: Tokens
+) -> list[SiteCovariance]:
+    """A run of all sequences at once, where it says more of `Cov.deviations` than one of them.
 
-    All share the weights, so that what they stray by is not independent. With attention, whose cost
+    All share the weights, so that their deviations are not independent. With attention, whose cost
     grows with the third power of the tokens, only batches of `PAIRED_TOKENS` are run so.
     """
-    known = any(len(site.x.strays or ()) > 1 and site.x.spread > 0 for site in alone)
+    known = any(len(site.x.deviations or ()) > 1 and site.x.spread > 0 for site in alone)
     most = PAIRED_TOKENS if "attn" in net.names else MOST_TOKENS
     if len(x_BT) == 1 or not known or x_BT.size > most:
         return alone
@@ -71,7 +72,7 @@ def _spread(x: Cov, tokens: int) -> float:
 
 
 def _rows(
-    sites: Sequence[Site], batches: list[Batch], tokens: int, spread: float
+    sites: Sequence[SiteCovariance], batches: list[TokenGroup], tokens: int, spread: float
 ) -> Iterator[dict[str, Any]]:
     first = np.concatenate([b.position == 0 for b in batches])
     layer, sublayer, name = sites[0].key
@@ -96,7 +97,7 @@ def _rows(
         }
 
 
-def _cosine(C: Matrix, batch: Batch) -> float:
+def _cosine(C: Matrix, batch: TokenGroup) -> float:
     """Mean correlation of different tokens of one sequence."""
     pairs = (batch.mask | batch.mask.T) & ~np.eye(len(C), dtype=bool)
-    return float(kernels.correlation(C)[2][pairs].mean())
+    return float(correlation(C)[2][pairs].mean())

@@ -14,26 +14,23 @@ from numpy.typing import NDArray
 
 from stability.config import instantiate
 from stability.config.knobs import Config
-from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER
-from stability.parts.inits import Weight
-from stability.parts.placements import Norms
-from stability.theory import kernels
+from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, SUBLAYER_KINDS
+from stability.parts.activation_kernels import Matrix
+from stability.parts.activations import Activation
+from stability.parts.inits import Init, Weight, start_std
+from stability.parts.placements import Norms, Placement
+from stability.theory import norm_kernels
 from stability.theory.branches import Attention, linear, mlp, root
 from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
-from stability.theory.kernels import Matrix
+from stability.theory.norm_kernels import Kernel
 
 Tokens = NDArray[np.int64]
-ROLES = {
-    "attn": ("q", "k", "v", "attn_out"),
-    "mlp": ("mlp_in", "mlp_gate", "mlp_out"),
-    "linear": ("linear",),
-}
 MOST_TOKENS = 512
 """Tokens of one group: sequences beyond it are left out where a norm makes them meet."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class TokenGroup:
     """One group of tokens that the recursion follows, N in all."""
 
     token: Tokens
@@ -46,7 +43,7 @@ class Batch:
     """Tokens in the loss of the whole batch."""
 
 
-class Site:
+class SiteCovariance:
     """A place whose operand is kept: its name in the tables, and its number of features.
 
     ``saturated``: its gradient has come through attention whose scores saturate.
@@ -68,30 +65,35 @@ class Net:
         self.depth, self.width = config.depth, config.model.width
         self.hidden = round(self.model.mlp_ratio * self.width)
         self.names = BLOCK_SUBLAYERS[self.model.sublayers]
-        self.init = instantiate.build(config.init.build, "init")
-        self.norm = partial(normed, _kernel(config.norm_type.build, self.width))
+        self.init: Init = instantiate.build(config.init.build, "init")
+        self.activation = _activation(config.activation.build)
+        self.norm = partial(normed, _norm_kernel(config.norm_type.build, self.width))
 
-    def gains(self, sublayer: str, layer: int, placement: Any) -> dict[str, float]:
+    def gains(self, sublayer: str, layer: int, placement: Placement) -> dict[str, float]:
         """fan_in * std^2 of each weight of a sublayer."""
         found = {}
-        for role in ROLES[sublayer]:
+        for role in SUBLAYER_KINDS[sublayer].roles:
             fan_in = self.hidden if role == "mlp_out" else self.width
             fan_out = self.hidden if role in ("mlp_in", "mlp_gate") else self.width
-            std = self.std(role, fan_in, fan_out, layer) * placement.init_gain(role)
+            std = self.std(role, (fan_in, fan_out), layer, placement)
             found[role] = fan_in * std**2
         return found
 
-    def std(self, role: str, fan_in: int, fan_out: int, layer: int) -> float:
-        branches = self.depth * len(self.names)
-        return float(self.init.std(Weight(role, fan_in, fan_out, layer, self.depth, branches)))
+    def std(
+        self, role: str, fans: tuple[int, int], layer: int, placement: Placement | None
+    ) -> float:
+        weight = Weight.of(role, fans, layer, self.depth, len(self.names))
+        return float(start_std(self.init, weight, placement))
 
     def branch(
-        self, sublayer: str, gains: Mapping[str, float], batch: Batch
+        self, sublayer: str, gains: Mapping[str, float], batch: TokenGroup
     ) -> Callable[[Cov], Cov]:
         if sublayer == "linear":
             return partial(linear, gains["linear"])
         if sublayer == "mlp":
-            return partial(mlp, self.model.activation, gains)
+            return partial(mlp, self.activation, gains)
+        if sublayer != "attn":
+            raise NoTheory(f"no covariance map of the sublayer {sublayer}")
         offset = None
         if self.model.position == "rope":
             offset = np.subtract.outer(batch.position, batch.position).astype(float)
@@ -99,11 +101,11 @@ class Net:
         heads = _heads(len(batch.token)) // (1 if offset is None else 2)  # complex ones cost twice
         return Attention(gains, head, batch.mask, offset, heads)
 
-    def run(self, batch: Batch, seed: int) -> list[Site]:
+    def run(self, batch: TokenGroup, seed: int) -> list[SiteCovariance]:
         """Forward, top, and back: every site with its C and G. The seed is for sampled heads."""
         tape = Tape(seed, self.width)
         x = self._embed(tape, batch)
-        sites = [Site(EMBED_LAYER, "embed", "resid_post", self.width, x)]
+        sites = [SiteCovariance(EMBED_LAYER, "embed", "resid_post", self.width, x)]
         for layer in range(self.depth):
             for sublayer in self.names:
                 x = self._sublayer(x, layer, sublayer, batch, sites)
@@ -111,20 +113,22 @@ class Net:
         tape.reverse()
         return sites
 
-    def _embed(self, tape: Tape, batch: Batch) -> Cov:
+    def _embed(self, tape: Tape, batch: TokenGroup) -> Cov:
         same = np.equal.outer(batch.token, batch.token).astype(float)
         if self.model.position == "learned":
             same += np.equal.outer(batch.position, batch.position)
         x = Cov(tape, self.config.init.embed_std**2 * same, np.ones(len(same)))
-        x.strays = gaussian(x)
+        x.deviations = gaussian(x)
         return x
 
-    def _sublayer(self, x: Cov, layer: int, sublayer: str, batch: Batch, sites: list[Site]) -> Cov:
+    def _sublayer(
+        self, x: Cov, layer: int, sublayer: str, batch: TokenGroup, sites: list[SiteCovariance]
+    ) -> Cov:
         placement = self.placement(layer, sublayer)
         f = self.branch(sublayer, self.gains(sublayer, layer, placement), batch)
 
         def add(name: str, x: Cov) -> Cov:
-            sites.append(Site(layer, sublayer, name, self.width, x))
+            sites.append(SiteCovariance(layer, sublayer, name, self.width, x))
             return x
 
         def branch(x: Cov) -> Cov:
@@ -138,44 +142,58 @@ class Net:
         norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
         return add("resid_post", placement(add("resid_pre", x), branch, norms))
 
-    def placement(self, layer: int, sublayer: str) -> Any:
+    def placement(self, layer: int, sublayer: str) -> Placement:
         node = self.config.norm.build
-        return instantiate.build(node, "norm", self.depth, layer, sublayer)
+        made: Placement = instantiate.build(node, "norm", self.depth, layer, sublayer)
+        return made
 
-    def _head(self, x: Cov, batch: Batch, sites: list[Site]) -> None:
+    def _head(self, x: Cov, batch: TokenGroup, sites: list[SiteCovariance]) -> None:
         """Final norm, logits, and the gradient of the loss that starts the way back.
 
         A logit of the tied table has the mean d s^2 c_i at the token's own symbol, where c_i is
         what x_L kept of the embedding. Logits are sampled, P their softmax, Y the targets; the
         gradient of logit v at token i is (P - Y)_iv / counted.
         """
-        sites.append(Site(self.depth, "head", "resid_pre", self.width, x))
+        sites.append(SiteCovariance(self.depth, "head", "resid_pre", self.width, x))
         if self.placement(self.depth - 1, self.names[-1]).final_norm:
             x = self.norm(x)
         top, x = x, 1.0 * x
-        sites.append(Site(self.depth, "head", "branch_in", self.width, x))
+        sites.append(SiteCovariance(self.depth, "head", "branch_in", self.width, x))
         if self.model.tie_embeddings:
             std = self.config.init.embed_std
             own = self.width * std**2 * x.kept
         else:
-            std = self.std("head", self.width, self.vocab, self.depth)
+            std = self.std("head", (self.width, self.vocab), self.depth, None)
             own = np.zeros(len(x.C))
         C = self.width * std**2 * x.C + np.diag(own**2) / self.vocab
         logits = x.then(C, lambda G: self.vocab * std**2 * G)
         error, along = _loss_gradient(self.width * std**2 * x.C, own, batch, self.vocab, x.tape.rng)
         logits.G = error / (self.vocab * batch.counted**2)
         top.along = along / (self.width * batch.counted**2)
-        sites.append(Site(self.depth, "head", "branch_out", self.vocab, logits))
+        sites.append(SiteCovariance(self.depth, "head", "branch_out", self.vocab, logits))
 
 
-def _kernel(node: Mapping[str, Any], width: int) -> Any:
-    """The covariance map of a norm type: the class of the same name in `kernels`."""
-    module, _, name = node["_target_"].rpartition(".")
-    if module != "stability.parts.norms" or not hasattr(kernels, name):
-        raise NoTheory(f"no covariance map of {node['_target_']}")
-    return instantiate.build(
-        {**node, "_target_": f"stability.theory.kernels.{name}"}, "norm_type", width
-    )
+def _activation(node: Mapping[str, Any]) -> Activation:
+    made: Activation = instantiate.build(node, "activation")
+    if not made.has_kernel:
+        raise NoTheory(f"no kernel of {node['_target_']}")
+    return made
+
+
+def _norm_kernel(node: Mapping[str, Any], width: int) -> Kernel:
+    """The kernel of a norm type: by name in `norm_kernels`, or the attribute of the norm's class.
+
+    By name first, since the module of the norms imports torch.
+    """
+    target = str(node["_target_"])
+    module, _, name = target.rpartition(".")
+    kernel = getattr(norm_kernels, name, None) if module == "stability.parts.norms" else None
+    if kernel is None:
+        kernel = getattr(instantiate.resolve(target, "norm_type.build"), "kernel", None)
+    if kernel is None:
+        raise NoTheory(f"no kernel of {target}")
+    made: Kernel = instantiate.make(kernel, node, "norm_type.build", width)
+    return made
 
 
 def _heads(tokens: int) -> int:
@@ -184,7 +202,7 @@ def _heads(tokens: int) -> int:
 
 
 def _loss_gradient(
-    C: Matrix, own: Matrix, batch: Batch, vocab: int, rng: np.random.Generator
+    C: Matrix, own: Matrix, batch: TokenGroup, vocab: int, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
     """E[E E^T] and E[(E o logits) 1]^2 with E = P - Y, over logits of covariance C per symbol."""
     N, samples = len(C), max(1, 400_000 // (vocab * len(C)))
@@ -202,7 +220,7 @@ def _loss_gradient(
     return total / samples, along / samples
 
 
-def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[Batch]:
+def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[TokenGroup]:
     """The batch as groups of tokens that meet: one sequence each, or several under BatchNorm."""
     B, T = x_BT.shape
     size = max(1, min(B, MOST_TOKENS // T)) if joint else 1
@@ -211,6 +229,6 @@ def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[Batch]
     position = np.tile(np.arange(T), size)
     starts = range(1) if joint else range(min(B, max(1, MOST_TOKENS // T)))
     return [
-        Batch(x_BT[b : b + size].ravel(), y_BT[b : b + size].ravel(), position, mask, counted)
+        TokenGroup(x_BT[b : b + size].ravel(), y_BT[b : b + size].ravel(), position, mask, counted)
         for b in starts
     ]

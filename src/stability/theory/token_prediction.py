@@ -26,10 +26,10 @@ import pandas as pd
 from stability.config.knobs import Config
 from stability.config.token_positions import groups as token_groups
 from stability.config.token_positions import positions
+from stability.parts.activation_kernels import Matrix
 from stability.theory.branches import Attention, hidden
 from stability.theory.covariance import Cov
-from stability.theory.kernels import Matrix
-from stability.theory.recursion import Batch, Net, Site, Tokens, groups
+from stability.theory.recursion import Net, SiteCovariance, TokenGroup, Tokens, groups
 
 JOINT_TOKENS = 256
 """Tokens that run together: the cost grows with the third power."""
@@ -78,7 +78,7 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
 
 
 def _weights(
-    net: Net, sites: Mapping[Any, Site], batch: Batch
+    net: Net, sites: Mapping[Any, SiteCovariance], batch: TokenGroup
 ) -> Iterator[tuple[int, str, str, WeightFlow, bool]]:
     """Layer, sublayer, name and flow of every weight of the blocks; whether softmax saturates."""
     for (layer, sublayer, name), site in sites.items():
@@ -89,7 +89,7 @@ def _weights(
 
 
 def _flows(
-    net: Net, layer: int, sublayer: str, batch: Batch, x: Cov, G: Matrix
+    net: Net, layer: int, sublayer: str, batch: TokenGroup, x: Cov, G: Matrix
 ) -> dict[str, WeightFlow]:
     """What each weight of a sublayer reads and gets back, for input x and output gradient G."""
     d, gains = net.width, net.gains(sublayer, layer, net.placement(layer, sublayer))
@@ -101,7 +101,7 @@ def _flows(
         read, back = attention.inside(x.C, x.tape.rng)
         into = {name: WeightFlow(x.C, d, to, d) for name, to in back(G).items()}
         return into | {"attn_out": WeightFlow(read, d, G, d)}
-    read, slopes = hidden(net.model.activation, gains, x.C)
+    read, slopes = hidden(net.activation, gains, x.C)
     m = net.hidden
     spread = gains["mlp_out"] * d / m  # of W2 on the way back: d outputs meet in each of m features
     into = {name: WeightFlow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}

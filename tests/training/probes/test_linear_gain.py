@@ -9,7 +9,7 @@ from probed import Probed, by_layer
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_gain_is_the_ratio_of_output_to_input(tied):
-    probed = Probed(["linear_gain"], {"model.tie_embeddings": tied, "model.activation": "swiglu"})
+    probed = Probed(["linear_gain"], {"model.tie_embeddings": tied, "activation": "swiglu"})
     slow = by_layer(probed)
     assert set(probed.values) == set(slow)
     assert ((2, "head", "head") in slow) is not tied

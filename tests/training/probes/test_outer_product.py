@@ -11,7 +11,7 @@ from stability.training.probes.outer_product import error
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_weight_gradients_are_outer_products(tied):
-    changes = {"model.tie_embeddings": tied, "model.activation": "swiglu"}
+    changes = {"model.tie_embeddings": tied, "activation": "swiglu"}
     probed = Probed(["outer_product"], changes)
     slow = by_layer(probed)
     assert set(probed.values) == set(slow)

@@ -65,7 +65,7 @@ def test_a_resumed_run_has_each_row_once_and_the_same_numbers(tmp_path):
 
 
 def test_a_diverged_run_keeps_its_probes(tmp_path):
-    changes = {"train.lr": 1e30, "train.optimizer": "sgd", "record.probes": ALL, "train.steps": 6}
+    changes = {"train.lr": 1e30, "optimizer": "sgd", "record.probes": ALL, "train.steps": 6}
     ran = run(make_config(changes, norm="none"), tmp_path / "run")
     assert ran.info["status"] == "diverged"
     rows = probes_of(ran)
@@ -82,7 +82,7 @@ VARIANTS = [
     *({"init": init} for init in options("init")),
     *({"dtype": dtype} for dtype in knobs.DTYPES),
     {"model.position": "rope", "model.causal": False, "data.pad_share": 0.3},
-    {"model.activation": "relu", "model.bias": False},
+    {"activation": "relu", "model.bias": False},
     {"model.sublayers": "linear"},
     {"model.sublayers": "mlp", "checkpointing": True},
 ]

@@ -8,8 +8,8 @@ import pandas as pd
 from stability.claims.fields import Scalar
 from stability.config import instantiate
 from stability.config.knobs import ConfigError
-from stability.config.names import SITE_ORDER, SUBLAYER_ORDER, moment
-from stability.parts.inits import Weight
+from stability.config.names import BLOCK_SUBLAYERS, SITE_ORDER, SUBLAYER_ORDER, moment
+from stability.parts.inits import Weight, start_std
 from stability.results.fits import line
 from stability.results.stream import block_outputs, l2
 
@@ -123,13 +123,13 @@ def gain(run: pd.Series, role: str) -> float:
     if "_target_" not in node:
         raise Unmeasured("no init.build")
     width, depth = int(run_value(run, "model.width")), int(run_value(run, "depth"))
-    branches = depth * (2 if run["model.sublayers"] == "attn_mlp" else 1)
-    weight = Weight(role, width, width, 0, depth, branches)
+    per_block = len(BLOCK_SUBLAYERS[str(run_value(run, "model.sublayers"))])
+    weight = Weight.of(role, (width, width), 0, depth, per_block)
     try:
         init = instantiate.build(node, "init")
     except ConfigError as error:
         raise Unmeasured(str(error)) from error
-    return float(width * init.std(weight) ** 2)
+    return float(width * start_std(init, weight, None) ** 2)
 
 
 def first_nonfinite(layers: Rows, kind: Kind = "act") -> pd.Series:
