@@ -8,7 +8,7 @@ import torch
 
 from slow_statistics import COUNTS
 from stability.results import schema
-from stability.results.fields import FIELDS
+from stability.results.statistics import FIELDS
 from tiny import Ran
 
 KEY = [c for c in schema.LAYER_KEY if c != "run"]

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import torch
 
-from stability.results import fields
+from stability.results import statistics
 
-VALUES = (*fields.VALUES, "first_share")
-COUNTS = fields.COUNTS
+VALUES = (*statistics.VALUES, "first_share")
+COUNTS = statistics.COUNTS
 
 
 def twin(x: torch.Tensor, token_dim: int | None = None) -> dict[str, float]:

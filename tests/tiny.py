@@ -110,7 +110,7 @@ def run(config: Config, folder: Path, prepare: Callable[[Any], object] = lambda 
     The first is the one that is trained; a run that breaks is repeated on another.
     """
     from stability.model import build
-    from stability.training import divergence, job
+    from stability.training import failure_replay, job
 
     made: list[Any] = []
 
@@ -119,7 +119,9 @@ def run(config: Config, folder: Path, prepare: Callable[[Any], object] = lambda 
         prepare(made[-1])
         return made[-1]
 
-    patched = [mock.patch.object(module, "build", build_and_keep) for module in (job, divergence)]
+    patched = [
+        mock.patch.object(module, "build", build_and_keep) for module in (job, failure_replay)
+    ]
     with patched[0], patched[1]:
         info = job.execute(config, folder)
     assert json.loads((folder / "run.json").read_text()) == info

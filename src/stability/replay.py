@@ -24,7 +24,7 @@ from stability.recording.operations import Operation, OperationTrace, TensorSumm
 from stability.recording.recorded_step import Rows
 from stability.results import atomic
 from stability.results.run_file import RunFile
-from stability.training.failed_step import FailedStep, NotReplayable
+from stability.training.kept_failure import FailedStep, NotReplayable
 
 REPLAY_FILE = "replay.parquet"
 BEFORE = 6

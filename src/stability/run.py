@@ -23,7 +23,7 @@ def main(words: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 where a run failed, 2 where the input was refused, 128 + the signal that stopped it.
     """
-    from stability.cli import flags, refusals
+    from stability.cli import flags, refusal_text
 
     try:
         chosen = flags.parse(sys.argv[1:] if words is None else words)
@@ -38,10 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except refusals.REFUSALS as error:
+    except refusal_text.REFUSALS as error:
         if os.environ.get(FULL_ERROR) == "1":
             traceback.print_exc()
-        print(refusals.explain(error), file=sys.stderr)
+        print(refusal_text.explain(error), file=sys.stderr)
         return BAD_INPUT
 
 

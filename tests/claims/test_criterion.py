@@ -6,8 +6,8 @@ import pytest
 
 from stability.claims import criterion
 from stability.claims.criterion import judge
-from stability.claims.fields import BadClaim
 from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED
+from stability.claims.yaml_types import BadClaim
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from law_sweeps import (
 )
 from stability.claims.criterion import Criterion, Range
 from stability.claims.evaluate import Finding, Result, decide, evaluate
-from stability.claims.fields import BadClaim
 from stability.claims.sweep_data import SweepData
 from stability.claims.verdict import (
     BY_CONSTRUCTION,
@@ -33,6 +32,7 @@ from stability.claims.verdict import (
     NOT_MEASURED,
     REPORTED,
 )
+from stability.claims.yaml_types import BadClaim
 from synthetic import UNIGRAM
 
 

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from measure_rows import joined, reason, rows, runs, stream
-from stability.claims import fields
+from stability.claims import yaml_types
 from stability.claims.measures import Unmeasured, measures
 from stability.claims.measures._rows import by_depth, gain
 
@@ -20,7 +20,7 @@ def test_every_measure_says_what_it_measures_and_reads_a_table(name):
 @pytest.mark.parametrize("name", sorted(measures()))
 def test_a_claim_can_give_every_setting_of_a_measure(name):
     for parameter in measures()[name].settings.values():
-        assert fields.of_type(parameter.annotation)
+        assert yaml_types.of_type(parameter.annotation)
     assert measures()[name].gives_text == name.startswith(("first_overflow", "first_bad_place"))
 
 

@@ -9,8 +9,8 @@ from law_sweeps import EXPONENT, claim_of, node_of
 from stability.claims import pages, syntax
 from stability.claims.claim import Choose, Clear, Measurement, Part
 from stability.claims.criterion import Criterion, Range
-from stability.claims.fields import BadClaim
 from stability.claims.measures import measures
+from stability.claims.yaml_types import BadClaim
 from stability.config import folders
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planning import planned, write
 from stability import run
 from stability.cli import launch
-from stability.cli.refusals import MAX_LENGTH, REFUSALS, explain
+from stability.cli.refusal_text import MAX_LENGTH, REFUSALS, explain
 from stability.config.knobs import GROUPS, KNOBS, Config
 from stability.results import index
 from stability.sweep import grid, worker
@@ -58,7 +58,7 @@ CASES = [
     ("model.bias=perhaps", "model.bias=perhaps: must be true or false"),
     ("record.kinds=act", "record.kinds=act: must be a list"),
     ("allow=[[a]]", "allow=[[a]]: must be a list, each value a word"),
-    ("optimizer.betas=[a,b]", "optimizer.betas=[a,b]: must be two numbers"),
+    ("optimizer.betas=[a,b]", "optimizer.betas=[a,b]: must be unset, or two numbers"),
     ("train={lrr: 1}", "train.lrr=1: unknown key; did you mean train.lr"),
     ("norm.build={_target_: a},{_target_: b}", "a group of keys takes one value"),
     ("train=5", "train=5: must be a group of keys"),

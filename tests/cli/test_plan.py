@@ -8,7 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from planning import composing, names, planned, write
-from stability.cli.refusals import REFUSALS
+from stability.cli.refusal_text import REFUSALS
 from stability.config import folders
 from stability.config.knobs import GROUPS, KNOBS, ConfigError
 from stability.sweep import grid, resume, worker

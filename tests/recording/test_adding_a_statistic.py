@@ -17,7 +17,7 @@ SECTION = (
 )
 STEPS = re.findall(r"^\d\. `(\S+\.py)`.*?```python\n(.*?)\n +```", SECTION, re.M | re.S)
 BEFORE = {
-    "src/stability/results/fields.py": '    Field("zeros"',
+    "src/stability/results/statistics.py": '    Field("zeros"',
     "src/stability/recording/stats.py": '        "zeros": zeros',
     "tests/slow_statistics.py": '        "zeros": int(',
 }

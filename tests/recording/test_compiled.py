@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from recorded_rows import assert_equal, by_key, drop
-from stability.model.build import COMPILED_VARIANTS
+from stability.model.compile import COMPILED_VARIANTS
 from tiny import Ran, make_config, run
 
 FORMS = 2

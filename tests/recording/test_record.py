@@ -12,7 +12,7 @@ from torch import nn
 import stability
 from stability import plot
 from stability.recording.record import keys_of
-from stability.results import fields
+from stability.results import statistics
 from stability.results.run_file import RunFile
 
 LAYERS = r"layers\.(\d+)"
@@ -135,7 +135,7 @@ def test_of_an_expert_without_a_token_counts_are_zero_and_values_null(tmp_path):
     assert [r["numel"] for r in idle] == [0, 0]
     for row in idle:
         assert row["nonfinite"] == row["zeros"] == 0
-        assert {row[f.name] for f in fields.FIELDS if not f.is_count} == {None}
+        assert {row[f.name] for f in statistics.FIELDS if not f.is_count} == {None}
 
 
 def test_an_optimizer_of_another_model_ends_no_step(tmp_path):

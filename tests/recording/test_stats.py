@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slow_statistics import COUNTS, VALUES, token_rms_twin, twin
 from stability.recording import stats
-from stability.results import fields
+from stability.results import statistics
 
 DTYPES = {
     "fp64": torch.float64,
@@ -30,7 +30,7 @@ def measured_tokens(x: torch.Tensor, token_dim: int = 1) -> dict[str, float]:
 
 
 def one(vector: torch.Tensor, divisor: float = 1.0) -> dict[str, float]:
-    columns = fields.columns(vector[None].numpy(), divisor)
+    columns = statistics.columns(vector[None].numpy(), divisor)
     found = {name: columns[name][0] for name in (*VALUES, *COUNTS)}
     return {k: math.nan if v is np.ma.masked else v.item() for k, v in found.items()}
 
@@ -244,7 +244,7 @@ def test_many_tensors_are_measured_as_each_alone_in_the_order_given():
         draw(3, 4, dtype=torch.float32, seed=3),
     ]
     rows = stats.measure_many(tensors)
-    assert rows.shape == (6, len(fields.FIELDS))
+    assert rows.shape == (6, len(statistics.FIELDS))
     for row, x in zip(rows, tensors, strict=True):
         assert_same(one(row), twin(x))
 

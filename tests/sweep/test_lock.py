@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stability.sweep import lock
-from stability.sweep.owner import Owner
+from stability.sweep.lock_owner import Owner
 from stub_runs import wait_for
 
 DEAD = {"pid": 2**22 + 1}
@@ -87,7 +87,7 @@ def test_a_process_that_was_killed_and_not_waited_for_is_dead(tmp_path):
 
 
 def test_a_later_process_has_a_later_start():
-    program = "from stability.sweep.owner import Owner; print(Owner.this_process().start_tick)"
+    program = "from stability.sweep.lock_owner import Owner; print(Owner.this_process().start_tick)"
     later = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert 0 < int(Owner.this_process().start_tick) < int(later)
 

@@ -6,7 +6,6 @@ import pytest
 import laws
 from stability.parts.placements import DeepNorm, NoNorm, Norms, Peri, Plain, Post, Pre
 from stability.theory import norm_kernels
-from stability.theory.branches import linear
 from stability.theory.covariance import (
     Cov,
     NoTheory,
@@ -17,6 +16,7 @@ from stability.theory.covariance import (
     scaled,
     summed,
 )
+from stability.theory.sublayers import linear
 
 WIDTH, GAIN = 1_000_000, 0.5
 C = np.array([[2.0, 0.5], [0.5, 1.0]])

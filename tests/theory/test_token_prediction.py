@@ -7,10 +7,11 @@ import pytest
 import tiny
 from stability.config.token_positions import groups
 from stability.model import build
+from stability.parts.activations import GELU, SwiGLU
 from stability.theory import token_prediction
-from stability.theory.branches import hidden
 from stability.theory.recursion import Net
 from stability.theory.recursion import groups as covered
+from stability.theory.sublayers import hidden
 from stability.theory.token_prediction import WeightFlow
 from stability.training import probes
 from stability.training.passes import train_batch
@@ -146,7 +147,7 @@ def test_a_linear_branch_passes_on_what_it_reads_and_is_handed():
 def test_the_weights_of_an_mlp_have_their_fans_and_the_gradient_behind_the_activation(activation):
     changes = {"model.sublayers": "mlp", "activation": activation, "model.mlp_ratio": 2.5}
     gains, x, G, flows = flows_of(changes)
-    inside, slopes = hidden(activation, gains, x.C)
+    inside, slopes = hidden({"gelu": GELU(), "swiglu": SwiGLU()}[activation], gains, x.C)
     fans = {name: (flow.fan_in, flow.fan_out) for name, flow in flows.items()}
     assert fans.pop("mlp_out") == (40, 16)
     assert fans == dict.fromkeys(slopes, (16, 40))

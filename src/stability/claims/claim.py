@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from stability.claims.criterion import Criterion
-from stability.claims.fields import Where
 from stability.claims.measures import Measure, Settings
+from stability.claims.yaml_types import Where
 
 
 @dataclass(frozen=True)

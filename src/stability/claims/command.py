@@ -18,9 +18,9 @@ from stability import shell
 from stability.claims import forest, pages, report, syntax
 from stability.claims.claim import Claim
 from stability.claims.evaluate import Result, evaluate
-from stability.claims.fields import BadClaim
 from stability.claims.sweep_data import SweepData
 from stability.claims.verdict import NOT_MEASURED
+from stability.claims.yaml_types import BadClaim
 from stability.config import folders, instantiate
 from stability.figures.drawing.select import CannotFill
 from stability.figures.drawing.style import styled

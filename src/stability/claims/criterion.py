@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stability.claims import fields
-from stability.claims.fields import BadClaim
+from stability.claims import yaml_types
 from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED, Verdict
+from stability.claims.yaml_types import BadClaim
 from stability.results.fits import Interval, t_interval
 
 LEAST_SEEDS = 5
@@ -91,10 +91,10 @@ def read_criterion(key: str, node: object) -> Criterion | None:
     """
     if node is None:
         return None
-    stated = fields.mapping(key, node)
+    stated = yaml_types.mapping(key, node)
     if set(stated) == {"is"}:
-        return Criterion(text=fields.text(f"{key}.is", stated["is"]))
-    fails = _range(fields.mapping("fails", stated["fails"])) if "fails" in stated else None
+        return Criterion(text=yaml_types.text(f"{key}.is", stated["is"]))
+    fails = _range(yaml_types.mapping("fails", stated["fails"])) if "fails" in stated else None
     return Criterion(_range({k: v for k, v in stated.items() if k != "fails"}), fails)
 
 
@@ -105,7 +105,7 @@ def _range(node: Mapping[str, object]) -> Range:
     form, value = forms[0], node[forms[0]]
     ends = value if form == "between" else [value, math.inf]
     ends = [-math.inf, value] if form == "at_most" else ends
-    numbers = [float(v) for v in ends if fields.is_number(v)] if isinstance(ends, list) else []
+    numbers = [float(v) for v in ends if yaml_types.is_number(v)] if isinstance(ends, list) else []
     if len(numbers) != 2 or not numbers[0] <= numbers[1]:
         raise BadClaim(f"{form}: {value}: must be numbers, the smaller one first")
     return Range(*numbers)

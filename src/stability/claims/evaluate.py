@@ -7,7 +7,6 @@ import pandas as pd
 
 from stability.claims.claim import Claim, Measurement, Part
 from stability.claims.criterion import Criterion, judge
-from stability.claims.fields import BadClaim, Scalar
 from stability.claims.sweep_data import NoRuns, SweepData, by_setting, last_name, select
 from stability.claims.verdict import (
     BY_CONSTRUCTION,
@@ -18,6 +17,7 @@ from stability.claims.verdict import (
     all_of,
     any_of,
 )
+from stability.claims.yaml_types import BadClaim, Scalar
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from stability.claims.claim import Choose, Clear
-from stability.claims.fields import Scalar, Where
 from stability.claims.measures import Measure, Settings, Unmeasured
+from stability.claims.yaml_types import Scalar, Where
 from stability.config.knobs import GROUPS
 from stability.results.frames import load, sweep_rows
 from stability.results.schema import FINISHED

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from stability.claims import criterion, fields
+from stability.claims import criterion, yaml_types
 from stability.claims.claim import Choose, Claim, Clear, Measurement, Part
 from stability.claims.criterion import Criterion
-from stability.claims.fields import BadClaim, Node, Reader
 from stability.claims.measures import Measure, measures
+from stability.claims.yaml_types import BadClaim, Node, Reader
 
 LAWS = ("init", "training")
 
@@ -74,12 +74,12 @@ def _like(name: str, node: Node, others: Mapping[str, Node]) -> Node:
     other = others.get(like, {}) if isinstance(like, str) else {}
     if "parts" not in other:
         raise BadClaim(f"like={like}: must name a claim that has parts")
-    parts = [p for p in fields.a_list("parts", other["parts"]) if "runs" not in _part_node(p)]
+    parts = [p for p in yaml_types.a_list("parts", other["parts"]) if "runs" not in _part_node(p)]
     return {**other, "parts": parts, "runs": name, **node}
 
 
 def _claim(name: str, node: Node) -> Claim:
-    given = fields.read_fields({"runs": name, **node}, CLAIM, ("statement", "source"))
+    given = yaml_types.read_fields({"runs": name, **node}, CLAIM, ("statement", "source"))
     found = Claim(name, **given)
     if sum(map(bool, (found.by_construction, found.not_measured, found.parts))) != 1:
         raise BadClaim("needs one of parts, by_construction, not_measured")
@@ -90,15 +90,15 @@ def _claim(name: str, node: Node) -> Claim:
 
 
 def _parts(key: str, value: object) -> list[Part]:
-    return [_part(_part_node(node)) for node in fields.a_list(key, value)]
+    return [_part(_part_node(node)) for node in yaml_types.a_list(key, value)]
 
 
 def _part_node(node: object) -> Node:
-    return fields.mapping("part", node)
+    return yaml_types.mapping("part", node)
 
 
 def _part(node: Node) -> Part:
-    given = fields.read_fields(node, PART, ("measure",))
+    given = yaml_types.read_fields(node, PART, ("measure",))
     alternatives = [given.pop("or")] if "or" in given else []
     first = _measurement(given, given.get("each", {}))
     return Part([first, *alternatives], **{k: v for k, v in given.items() if k not in MEASUREMENT})
@@ -106,7 +106,7 @@ def _part(node: Node) -> Part:
 
 def _alternative(key: str, value: object) -> Measurement:
     return _measurement(
-        fields.read_fields(fields.mapping(key, value), MEASUREMENT, ("measure",)), {}
+        yaml_types.read_fields(yaml_types.mapping(key, value), MEASUREMENT, ("measure",)), {}
     )
 
 
@@ -134,7 +134,7 @@ def _measurement(given: Mapping[str, Any], each: Mapping[str, Sequence[object]])
 def _setting(measure: Measure, name: str, value: object) -> object:
     if name not in measure.settings:
         raise BadClaim(f"{measure.name} has no setting {name}")
-    return fields.of_type(measure.settings[name].annotation)(name, value)
+    return yaml_types.of_type(measure.settings[name].annotation)(name, value)
 
 
 def _measure(key: str, value: object) -> Measure:
@@ -144,48 +144,48 @@ def _measure(key: str, value: object) -> Measure:
 
 
 def _each(key: str, value: object) -> dict[str, Sequence[object]]:
-    node = fields.mapping(key, value)
-    return {name: fields.a_list(f"{key}.{name}", values) for name, values in node.items()}
+    node = yaml_types.mapping(key, value)
+    return {name: yaml_types.a_list(f"{key}.{name}", values) for name, values in node.items()}
 
 
 def _clear(key: str, value: object) -> Clear:
-    readers = {"measure": _measure, "errors": fields.number}
-    found = Clear(**fields.read_fields(fields.mapping(key, value), readers, readers))
+    readers = {"measure": _measure, "errors": yaml_types.number}
+    found = Clear(**yaml_types.read_fields(yaml_types.mapping(key, value), readers, readers))
     if found.measure.gives_text or found.measure.required:
         raise BadClaim(f"{key}: {found.measure.name}: must give a number without settings")
     return found
 
 
 def _choose(key: str, value: object) -> Choose:
-    readers = {"axis": fields.config_key, "where": fields.where}
-    return Choose(**fields.read_fields(fields.mapping(key, value), readers, readers))
+    readers = {"axis": yaml_types.config_key, "where": yaml_types.where}
+    return Choose(**yaml_types.read_fields(yaml_types.mapping(key, value), readers, readers))
 
 
 MEASUREMENT: dict[str, Reader] = {
     "measure": _measure,
-    "with": fields.mapping,
+    "with": yaml_types.mapping,
     "criterion": criterion.read_criterion,
 }
 PART: dict[str, Reader] = {
     **MEASUREMENT,
     "or": _alternative,
-    "name": fields.text,
-    "runs": fields.text,
-    "where": fields.where,
-    "over": fields.config_keys,
+    "name": yaml_types.text,
+    "runs": yaml_types.text,
+    "where": yaml_types.where,
+    "over": yaml_types.config_keys,
     "each": _each,
-    "level": fields.share,
-    "mean": fields.one_of("arithmetic", "geometric"),
-    "at": fields.one_of("init", "end", "all"),
-    "reference": fields.where,
+    "level": yaml_types.share,
+    "mean": yaml_types.one_of("arithmetic", "geometric"),
+    "at": yaml_types.one_of("init", "end", "all"),
+    "reference": yaml_types.where,
     "clear": _clear,
     "choose": _choose,
-    "theory": fields.flag,
+    "theory": yaml_types.flag,
 }
 CLAIM: dict[str, Reader] = {
-    **dict.fromkeys(("statement", "source", "runs", "figure", "like"), fields.text),
-    **dict.fromkeys(("by_construction", "not_measured"), fields.text),
-    "law": fields.one_of(*LAWS),
-    "together": fields.flag,
+    **dict.fromkeys(("statement", "source", "runs", "figure", "like"), yaml_types.text),
+    **dict.fromkeys(("by_construction", "not_measured"), yaml_types.text),
+    "law": yaml_types.one_of(*LAWS),
+    "together": yaml_types.flag,
     "parts": _parts,
 }

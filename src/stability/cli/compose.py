@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from stability.cli.overrides import Assignment
-from stability.cli.refusals import Refused, one_of
+from stability.cli.refusal_text import Refused, one_of
 from stability.config import folders
 from stability.config.identity import dotted
 from stability.config.knobs import GROUPS, Config, ConfigError, unknown

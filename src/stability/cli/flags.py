@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from stability.cli.refusals import Refused
+from stability.cli.refusal_text import Refused
 from stability.config.knobs import ConfigError
 
 

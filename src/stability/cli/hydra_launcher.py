@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from stability.cli.compose import Composer, plain, quoted, refusing_hydra_errors
 from stability.cli.overrides import LAUNCHER
 from stability.cli.plan import Request
-from stability.cli.refusals import one_of
+from stability.cli.refusal_text import one_of
 from stability.config import folders, instantiate
 from stability.config.identity import digest, dotted, identity
 from stability.config.knobs import ConfigError

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from stability.cli import compose, hydra_launcher, plan
 from stability.cli.flags import Flags
-from stability.cli.refusals import Refused
+from stability.cli.refusal_text import Refused
 from stability.config import instantiate
 from stability.config.rules import validate
 from stability.sweep import devices, grid, pool, progress, summary, worker_process

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString, Transformer
 from hydra.errors import HydraException
 
-from stability.cli.refusals import Refused, one_of
+from stability.cli.refusal_text import Refused, one_of
 from stability.config import folders
 from stability.config.knobs import GROUPS, KNOBS, ConfigError, Knob, unknown
 from stability.config.ranges import spelled

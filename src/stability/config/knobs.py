@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, get_origin
+from typing import Any, NamedTuple, Self, get_args, get_origin
 
 from stability.config.names import BLOCK_SUBLAYERS, KINDS, SITES
 from stability.config.ranges import (
@@ -395,7 +395,8 @@ def _typed(key: str, value: Any, spec: Field[Any]) -> Any:
         return typed(value, spec.type)
     except TypeError as error:
         legal = spec.metadata["legal"].text if "legal" in spec.metadata else ""
-        words = [legal] if legal and get_origin(spec.type) is list else [str(error), legal]
+        is_list = any(get_origin(kind) is list for kind in (spec.type, *get_args(spec.type)))
+        words = [legal] if legal and is_list else [str(error), legal]
         wanted = ", ".join(dict.fromkeys(filter(None, words)))
         raise ConfigError(key, spelled(value), f"must be {wanted}") from error
 

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from stability.figures.drawing.layout import Chart, Curve, Quantity
 from stability.figures.drawing.lines import draw_lines
-from stability.figures.drawing.roles import MAX_LINES
 from stability.figures.drawing.scales import whole_x
 from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
+from stability.figures.drawing.variant_looks import MAX_LINES
 from stability.results.fits import better_law
 from stability.results.stream import block_outputs, l2
 from stability.results.sweep_rows import SweepRows

@@ -8,7 +8,7 @@ from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.scales import short
 from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds
 from stability.figures.drawing.style import drawn
-from stability.figures.drawing.weights import matrices
+from stability.figures.drawing.weight_rows import matrices
 from stability.results.stream import block_outputs
 from stability.results.sweep_rows import SweepRows
 
@@ -102,7 +102,7 @@ def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     frame = rows.frame
     limits = [f"{f} max {short(v)}" for f, v in _distinct(frame, "max")]
     limits += [f"{f} smallest normal (tiny) {short(v)}" for f, v in _distinct(frame, "tiny")]
-    limits += [f"Adam's eps {short(v)}" for v in frame["eps"].dropna().unique()]
+    limits += [f"Adam's eps {short(v)}" for v in frame["eps"].unique() if v > 0]
     note = f"Limits, dotted where near: {'; '.join(limits)}."
     lines = draw_lines(rows, CHART, width)
     return lines.close("geometric mean", *([note] if limits else []))

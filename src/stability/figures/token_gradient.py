@@ -5,11 +5,11 @@ from matplotlib.figure import Figure
 
 from stability.figures.drawing.heat import colour_bar, heat_map, legend_off_scale
 from stability.figures.drawing.notes import seed_note
+from stability.figures.drawing.panel_grid import Wall
 from stability.figures.drawing.scales import log_limits
 from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import levels
-from stability.figures.drawing.wall import Wall
 from stability.results.stream import ends_block
 from stability.results.sweep_rows import SweepRows
 

@@ -12,11 +12,11 @@ from matplotlib.lines import Line2D
 from stability.figures.drawing import style
 from stability.figures.drawing.lines import DASHED, THEORY
 from stability.figures.drawing.notes import seed_note
+from stability.figures.drawing.panel_grid import Wall
 from stability.figures.drawing.scales import log_limits, log_y, whole_ticks
 from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import levels
-from stability.figures.drawing.wall import Wall
 from stability.results.sweep_rows import SweepRows
 
 TABLE = "probes"

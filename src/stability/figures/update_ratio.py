@@ -7,7 +7,7 @@ from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
-from stability.figures.drawing.weights import first_weights, matrices
+from stability.figures.drawing.weight_rows import first_weights, matrices
 from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"

@@ -7,6 +7,7 @@ from torch import nn
 
 from stability.config import instantiate
 from stability.config.knobs import Config, ConfigError
+from stability.model.compile import compile_blocks
 from stability.model.gpt import GPT, Parts, initialise
 from stability.model.optim import Optimizer
 from stability.parts.activations import Activation
@@ -151,20 +152,3 @@ def recorder_of(config: Config, model: GPT, all_kinds: bool = False) -> Recorder
         return Recorder(model.sites(), model.weights(), compiled_tokens=compiled)
     chosen = record.kinds, record.sites
     return Recorder(model.sites(), model.weights(), *chosen, compiled_tokens=compiled)
-
-
-COMPILED_VARIANTS = 256
-"""Compiled forms of a block that one process may hold: a worker runs many placements in turn."""
-
-
-def compile_blocks(model: GPT) -> None:
-    """Compile each block in one graph: blocks of one placement share it, whatever the depth.
-
-    There are two forms, recorded and not; validation runs eagerly, as a pass without gradients
-    would be a third. A placement whose constants depend on the depth gets two more, for all
-    further depths.
-    """
-    torch._dynamo.config.recompile_limit = COMPILED_VARIANTS
-    torch._dynamo.config.accumulated_recompile_limit = 4 * COMPILED_VARIANTS
-    for block in model.blocks:
-        block.compile(fullgraph=True)

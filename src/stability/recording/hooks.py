@@ -19,7 +19,7 @@ from stability.config.names import Key
 from stability.parts.norms import recomputing
 from stability.recording import stats
 from stability.recording.recorded_step import Slot
-from stability.results.fields import FIELDS
+from stability.results.statistics import FIELDS
 
 
 class Stopwatch:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stability.config.names import Key
 from stability.recording import stats
-from stability.results.fields import columns
+from stability.results.statistics import columns
 
 Rows = dict[str, Any]
 """Columns of the layers table by name."""

@@ -15,7 +15,7 @@ from stability.config.names import KINDS, SITES, Key, moment
 from stability.recording import stats
 from stability.recording.hooks import SiteHooks, Stopwatch
 from stability.recording.recorded_step import RecordedStep, Slot
-from stability.results.fields import INDEX
+from stability.results.statistics import INDEX
 
 
 class Recorder:

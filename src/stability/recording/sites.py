@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stability.parts.norms import widen
 from stability.recording import stats
-from stability.results.fields import FIELDS
+from stability.results.statistics import FIELDS
 
 
 class Site(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stability.results.fields import COUNTS, FIELDS, INDEX, OTHERS, VALUES
+from stability.results.statistics import COUNTS, FIELDS, INDEX, OTHERS, VALUES
 
 NUMEL, NONFINITE, ABSMAX, MEAN, VAR, FIRST_SHARE, TOKEN_RMS_MEDIAN = (
     INDEX[name]

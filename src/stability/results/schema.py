@@ -9,7 +9,7 @@ a dictionary-encoded string. Every column may be null ("not measured") unless it
 
 from typing import NamedTuple
 
-from stability.results.fields import FIELDS
+from stability.results.statistics import FIELDS
 
 FORMAT = 1
 """Version of the layout on disk, stored in every file's metadata."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stability.sweep.owner import Owner
+from stability.sweep.lock_owner import Owner
 
 LOCK_FILE = "run.lock"
 WRITE_TIMEOUT = 5.0

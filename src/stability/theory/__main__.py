@@ -2,7 +2,7 @@
 
 import sys
 
-from stability.theory.check import main
+from stability.theory.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stability.config import instantiate
-from stability.config.knobs import Config
+from stability.config.knobs import Config, ConfigError
 from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, SUBLAYER_KINDS
 from stability.parts.activation_kernels import Matrix
 from stability.parts.activations import Activation
 from stability.parts.inits import Init, Weight, start_std
 from stability.parts.placements import Norms, Placement
 from stability.theory import norm_kernels
-from stability.theory.branches import Attention, linear, mlp, root
 from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
 from stability.theory.norm_kernels import Kernel
+from stability.theory.sublayers import Attention, linear, mlp, root
 
 Tokens = NDArray[np.int64]
 MOST_TOKENS = 512
@@ -189,7 +189,10 @@ def _norm_kernel(node: Mapping[str, Any], width: int) -> Kernel:
     module, _, name = target.rpartition(".")
     kernel = getattr(norm_kernels, name, None) if module == "stability.parts.norms" else None
     if kernel is None:
-        kernel = getattr(instantiate.resolve(target, "norm_type.build"), "kernel", None)
+        try:
+            kernel = getattr(instantiate.resolve(target, "norm_type.build"), "kernel", None)
+        except ConfigError as error:  # not allowed here, or not importable
+            raise NoTheory(str(error)) from error
     if kernel is None:
         raise NoTheory(f"no kernel of {target}")
     made: Kernel = instantiate.make(kernel, node, "norm_type.build", width)

@@ -27,9 +27,9 @@ from stability.config.knobs import Config
 from stability.config.token_positions import groups as token_groups
 from stability.config.token_positions import positions
 from stability.parts.activation_kernels import Matrix
-from stability.theory.branches import Attention, hidden
 from stability.theory.covariance import Cov
 from stability.theory.recursion import Net, SiteCovariance, TokenGroup, Tokens, groups
+from stability.theory.sublayers import Attention, hidden
 
 JOINT_TOKENS = 256
 """Tokens that run together: the cost grows with the third power."""

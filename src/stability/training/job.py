@@ -25,7 +25,7 @@ from stability.results import schema
 from stability.results.atomic import write_text
 from stability.results.parquet import Writer, run_metadata
 from stability.results.run_file import RunFile, now
-from stability.training import divergence
+from stability.training import failure_replay
 from stability.training.failure import Failure
 from stability.training.outcome import Outcome
 from stability.training.passes import train_batch
@@ -112,7 +112,7 @@ def _find_cause(
 ) -> None:
     """Name the first non-finite tensor of a run that diverged."""
     began = time.perf_counter()
-    found = divergence.replay_failure(failure, config, folder, step_log.layers)
+    found = failure_replay.replay_failure(failure, config, folder, step_log.layers)
     outcome.diverged_at(found, failure.validating)
     outcome.seconds += time.perf_counter() - began
 

@@ -15,6 +15,7 @@ from stability.model.optim import total_norm
 from stability.recording import stats
 from stability.recording.recorded_step import RecordedStep
 from stability.recording.recorder import Recorder
+from stability.training.divergence import judge
 from stability.training.passes import Batch, clip, forward_backward
 
 
@@ -83,26 +84,13 @@ def training_step(state: TrainingState, batch: Batch, record: bool) -> StepResul
     grads = built.optimizer.gradients(scale)
     norm = total_norm(grads)
     factor = clip(grads, norm, built.config.train.clip)
-    bad, left_out = _judge(state, loss, norm)
+    policy = built.config.on_nonfinite
+    bad, left_out = judge(loss, norm, built.loss_scale, policy, state.diverged)
     recorded = _update(built, batch.step, left_out, recorder)
     for buffer, before in zip(built.model.buffers(), buffers, strict=True):
         buffer.copy_(torch.where(left_out, before, buffer))
     values = (loss, norm, factor, scale, bad, left_out, state.diverged)
     return StepResult(batch.step, recorded, *_to_host(values))
-
-
-def _judge(state: TrainingState, loss: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether the step is bad, and whether its update is left out; may set ``diverged``."""
-    scale, policy = state.built.loss_scale, state.built.config.on_nonfinite
-    lost = ~torch.isfinite(loss)
-    bad = lost | ~torch.isfinite(norm)
-    scale.update(bad)
-    if policy == "continue":
-        return bad, torch.zeros_like(bad)
-    if policy == "stop":
-        hopeless = scale.scale < 1 if scale.dynamic else bad
-        state.diverged |= lost | hopeless
-    return bad, bad | state.diverged
 
 
 def _update(

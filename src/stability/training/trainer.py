@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stability.model.build import Built
 from stability.recording.recorded_step import first_bad
 from stability.results.schema import CHECKPOINT_FILE
-from stability.training import checkpoint, divergence, passes
+from stability.training import checkpoint, failure_replay, passes
 from stability.training.failure import Failure, FirstBad, loss_place
 from stability.training.outcome import Outcome
 from stability.training.passes import Batch, train_batch
@@ -152,7 +152,7 @@ class Trainer:
         failure, policy = self._failure(result, numbers), self.config.on_nonfinite
         if policy == "continue" or self.lag:  # the weights may have moved on since
             return failure.seen or loss_place(self.config, result.step)
-        return divergence.name_first_bad(failure, self.config)
+        return failure_replay.name_first_bad(failure, self.config)
 
     def _checkpoint(self, done: int) -> None:
         """Write a checkpoint, or at least the rows, if it is time."""

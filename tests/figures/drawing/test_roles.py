@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from stability.figures.drawing import style
-from stability.figures.drawing.roles import Look, looks, roles
+from stability.figures.drawing.variant_looks import Look, looks, roles
 from stability.results.sweep_rows import SweepRows
 
 

@@ -17,8 +17,8 @@ from functools import cache
 from importlib import import_module
 from typing import TypeAlias
 
-from stability.claims.fields import ConfigKey
 from stability.claims.measures._rows import Unmeasured
+from stability.claims.yaml_types import ConfigKey
 from stability.results.schema import TABLES
 
 __all__ = ["FRAMES", "Measure", "Settings", "Unmeasured", "measures"]

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from stability.claims.fields import Scalar
+from stability.claims.yaml_types import Scalar
 from stability.config import instantiate
 from stability.config.knobs import ConfigError
 from stability.config.names import BLOCK_SUBLAYERS, SITE_ORDER, SUBLAYER_ORDER, moment
@@ -123,7 +123,9 @@ def gain(run: pd.Series, role: str) -> float:
     if "_target_" not in node:
         raise Unmeasured("no init.build")
     width, depth = int(run_value(run, "model.width")), int(run_value(run, "depth"))
-    per_block = len(BLOCK_SUBLAYERS[str(run_value(run, "model.sublayers"))])
+    if (sublayers := run.get("model.sublayers")) not in BLOCK_SUBLAYERS:
+        raise Unmeasured("no model.sublayers")
+    per_block = len(BLOCK_SUBLAYERS[str(sublayers)])
     weight = Weight.of(role, (width, width), 0, depth, per_block)
     try:
         init = instantiate.build(node, "init")

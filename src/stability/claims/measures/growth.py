@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from stability.claims.fields import ConfigKey, Scalar
 from stability.claims.measures._rows import (
     Quantity,
     Rows,
@@ -19,6 +18,7 @@ from stability.claims.measures._rows import (
     slope,
     with_value,
 )
+from stability.claims.yaml_types import ConfigKey, Scalar
 from stability.results.fits import aic
 
 

@@ -4,8 +4,8 @@ import math
 
 import pandas as pd
 
-from stability.claims.fields import ConfigKey, Scalar
 from stability.claims.measures._rows import Rows, Unmeasured, only, run_value, with_value
+from stability.claims.yaml_types import ConfigKey, Scalar
 
 
 def loss_difference(runs: Rows, axis: ConfigKey, of: Scalar, to: Scalar) -> float:

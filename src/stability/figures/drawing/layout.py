@@ -10,7 +10,7 @@ import pandas as pd
 
 from stability.figures.drawing import scales
 from stability.figures.drawing.page import MAX_PANELS
-from stability.figures.drawing.roles import Look, Looks, looks, roles
+from stability.figures.drawing.variant_looks import Look, Looks, looks, roles
 from stability.figures.drawing.variants import Facet, facets, part, title
 from stability.results.sweep_rows import SweepRows
 

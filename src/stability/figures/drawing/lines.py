@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from stability.figures.drawing import notes, scales, style
 from stability.figures.drawing.layout import Chart, Curve, Layout, Panel, layout
 from stability.figures.drawing.page import Page
-from stability.figures.drawing.roles import Look, legends
+from stability.figures.drawing.variant_looks import Look, legends
 from stability.figures.drawing.variants import part, variant
 from stability.results.sweep_rows import SweepRows
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from stability.results import fields, schema
-from stability.results.fields import FIELDS, INDEX, columns
+from stability.results import schema, statistics
+from stability.results.statistics import FIELDS, INDEX, columns
 
 MEASURED = {
     "numel": 10.0,
@@ -69,7 +69,7 @@ def test_what_was_not_measured_is_null(name):
 
 
 def test_where_nothing_is_finite_every_value_is_nan_and_no_count_is():
-    nothing = dict.fromkeys((*fields.VALUES, "first_share", "token_rms_median"), 0.0)
+    nothing = dict.fromkeys((*statistics.VALUES, "first_share", "token_rms_median"), 0.0)
     found = row(nonfinite=10.0, **nothing)
     assert all(math.isnan(found[f.name]) for f in FIELDS if not f.is_count)
     assert found["nonfinite"] == found["numel"] == 10

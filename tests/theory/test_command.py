@@ -1,16 +1,16 @@
 """Theory against measurement: the table of errors."""
 
 import tiny
-from stability.theory import check
+from stability.theory import command
 from stability.theory.comparison import compare
 
 
 def test_the_command_prints_one_row_per_config_with_its_errors(sweep, capsys):
-    assert check.main(["check", str(sweep)]) == 0
+    assert command.main(["check", str(sweep)]) == 0
     head, row, *legend = capsys.readouterr().out.strip().splitlines()
     assert "variance" in head and "standard error" in " ".join(legend)
     assert row.split()[:5] == ["pre", "layernorm", "xavier", "2", "3"]
-    assert check.main(["check", str(sweep / "nothing")]) == 2
+    assert command.main(["check", str(sweep / "nothing")]) == 2
 
 
 def test_what_cannot_be_compared_says_why_and_keeps_no_other_row_back(tmp_path, capsys):
@@ -34,7 +34,7 @@ def test_what_cannot_be_compared_says_why_and_keeps_no_other_row_back(tmp_path, 
     row = found.loc[len("compared")]
     assert row["remark"] != row["remark"]  # nothing to remark
     assert float(row["variance"]) >= 0  # of one seed: no error of its own, and no judgement
-    assert check.main(["check", str(tmp_path)]) == 0
+    assert command.main(["check", str(tmp_path)]) == 0
     assert "left out torn" in capsys.readouterr().err
 
 

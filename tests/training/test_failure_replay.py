@@ -11,7 +11,7 @@ from recorded_rows import poison
 from stability.config.names import Key
 from stability.model import build
 from stability.results.schema import FAILURE_FILE
-from stability.training import divergence, job
+from stability.training import failure_replay, job
 from stability.training.failure import Failure, describe, loss_place
 from stability.training.replayer import Replayer
 from tiny import make_config, run
@@ -63,7 +63,7 @@ def test_the_training_lets_go_of_its_model_before_another_is_built(tmp_path, mon
         return build.build(config)
 
     monkeypatch.setattr(job, "build", build_and_refer)
-    monkeypatch.setattr(divergence, "build", build_after)
+    monkeypatch.setattr(failure_replay, "build", build_after)
     info = job.execute(make_config({**BLOWS_UP, "record.every": 5}, norm="none"), tmp_path)
     assert info["status"] == "diverged"
     assert alive == [None]

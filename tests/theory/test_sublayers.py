@@ -11,7 +11,8 @@ from stability.model.sublayers import MLP, LinearBranch
 from stability.model.sublayers import Attention as TorchAttention
 from stability.parts import activation_kernels
 from stability.parts.activations import GELU, Identity, ReLU, SwiGLU, Tanh
-from stability.theory.branches import (
+from stability.theory.covariance import Cov, Tape, gaussian
+from stability.theory.sublayers import (
     Attention,
     _beyond_rounding,
     _bounded,
@@ -24,7 +25,6 @@ from stability.theory.branches import (
     mlp,
     root,
 )
-from stability.theory.covariance import Cov, Tape, gaussian
 from tiny import classes
 
 TOKENS, WIDTH = 6, 512
