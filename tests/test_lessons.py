@@ -46,7 +46,7 @@ ELSEWHERE = {
     14: [
         "cli/test_plan.py::test_only_what_is_missing_runs_again",
         "cli/test_plan.py::test_the_name_that_nobody_gave_is_a_time_stamp_of_its_own",
-        "sweep/test_pool.py::test_no_death_takes_the_sweep_along",
+        "sweep/test_pool.py::test_no_death_ends_the_sweep",
         "test_run.py::test_a_failed_run_is_listed_with_its_cause_and_the_exit_code_is_1",
     ],
     15: ["figures/test_variance.py::test_diverged_seeds_are_counted_and_named"],

@@ -1,5 +1,7 @@
 """Dynamic range by layer against the limits of the number format, and of Adam's eps."""
 
+import math
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -102,7 +104,7 @@ def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     frame = rows.frame
     limits = [f"{f} max {short(v)}" for f, v in _distinct(frame, "max")]
     limits += [f"{f} smallest normal (tiny) {short(v)}" for f, v in _distinct(frame, "tiny")]
-    limits += [f"Adam's eps {short(v)}" for v in frame["eps"].unique() if v > 0]
+    limits += [f"Adam's eps {short(v)}" for v in frame["eps"].unique() if 0 < v < math.inf]
     note = f"Limits, dotted where near: {'; '.join(limits)}."
     lines = draw_lines(rows, CHART, width)
     return lines.close("geometric mean", *([note] if limits else []))
