@@ -104,3 +104,15 @@ def test_a_branchs_jacobian_has_the_mean_exponent_of_its_kinds():
     found = measure("branch_jacobian_exponent", **given, times_sigma=False)
     assert found == pytest.approx(-1.5)
     assert measure("branch_jacobian_exponent", **given) == pytest.approx(-1.0)
+
+
+def test_a_branchs_exponent_leaves_out_the_first_block_only():
+    sizes = [100.0, 2.0, 18.0]  # with k = 2, 3 the exponent is ln 9 / ln(3 / 2)
+    jacobians = [
+        {"probe": "jacobian", "item": "branch", "layer": layer, "value": size}
+        for layer, size in enumerate(sizes)
+    ]
+    streams = [{"layer": layer, "site": "resid_pre"} for layer in range(3)]
+    given = {"probes": probes(*jacobians), "layers": rows(*streams)}
+    found = measure("branch_jacobian_exponent", **given)
+    assert found == pytest.approx(math.log(9) / math.log(1.5))
