@@ -84,18 +84,19 @@ class Imports:
         found = {file: _imported(file) for file, _ in places}
         self._of = {file: {names[n] for n in found[file] & names.keys()} for file in found}
 
-    def nearest(self, path: str) -> list[str]:
-        """The test files that speak of a module, the nearest first."""
+    def nearest(self, path: str, name: str = "") -> list[str]:
+        """The test files that speak of a module, the nearest first; it has its file's name."""
         module, ranks = self.root / PACKAGE / path, []
+        name = name or module.stem
         for test in self.tests.rglob("test_*.py"):
             distance = self._distance(test, module)
             if distance is not None:
-                named = test.stem.removeprefix("test_") in (module.stem, module.parent.name)
+                named = test.stem.removeprefix("test_") in (name, module.parent.name)
                 beside = test.parent.name == module.parent.name
                 place = test.relative_to(self.root).as_posix()
                 ranks.append((not named, distance, not beside, len(self._of[test]), place))
         if not ranks and module.name != "__init__.py":  # found by looking: its package imports it
-            return self.nearest((Path(path).parent / "__init__.py").as_posix())
+            return self.nearest((Path(path).parent / "__init__.py").as_posix(), name)
         return [test for *_, test in sorted(ranks)[:NEAREST]]
 
     def _distance(self, test: Path, module: Path) -> int | None:

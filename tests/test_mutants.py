@@ -96,6 +96,7 @@ MORE = {
     "tests/a/test_direct.py": "from stability.theory import sums\n",
     "tests/a/test_far.py": "import stability.theory.on_sums\n",
     "tests/a/test_apart.py": "",
+    "tests/a/test_found.py": "from stability import theory\n",
 }
 
 
@@ -119,6 +120,7 @@ def test_the_nearest_tests_carry_the_name_or_import_over_the_fewest_modules(chec
 
 def test_a_module_that_its_package_finds_by_looking_has_the_tests_of_the_package(checkout):
     nearest = mutants.Imports(write(checkout, MORE)).nearest("theory/found.py")
+    assert nearest[0] == "tests/a/test_found.py"
     assert "tests/a/test_direct.py" in nearest
     assert "tests/a/test_apart.py" not in nearest
 
