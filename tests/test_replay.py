@@ -74,6 +74,24 @@ def test_a_softmax_over_infinities_is_named_among_innocent_operations():
     assert culprit.phase == "forward"
 
 
+def test_an_operation_is_placed_by_the_last_site_on_the_way_up_and_on_the_way_down():
+    class Doubled(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    first, second = Doubled(), Doubled()
+    keys = Key(0, "attn", "branch_out"), Key(0, "mlp", "branch_out")
+    with OperationTrace(dict(zip(keys, (first, second), strict=True))) as trace:
+        second(first(torch.ones(3, requires_grad=True))).sum().backward()
+    found = [(op.phase, op.place) for op in trace.operations if "mul" in op.name]
+    assert found == [
+        ("forward", "start"),
+        ("forward", f"after {keys[0]}"),
+        ("backward", f"after the gradient at {keys[1]}"),
+        ("backward", f"after the gradient at {keys[0]}"),
+    ]
+
+
 @pytest.mark.parametrize("what", ["absent", "completed", "damaged"])
 def test_a_run_without_a_failing_step_is_refused_in_a_line(tmp_path, what, capsys):
     folder = tmp_path / "run"
