@@ -17,7 +17,8 @@ from stability.model import build
 from stability.model.gpt import loss_sum
 from stability.model.optim import learning_rate
 from stability.parts.precision import LossScale
-from stability.training import job, passes, step_log
+from stability.results import parquet
+from stability.training import checkpoint, job, passes, step_log
 from stability.training.job import conclude
 from stability.training.outcome import Outcome
 from tiny import Ran, make_config, run
@@ -116,6 +117,22 @@ def test_n_steps_are_n_updates_and_n_rows(tmp_path):
     assert ran.layers[ran.layers.kind == "update"].step.unique().tolist() == [0, 3, 6]
     states = ran.built.optimizer.inner[0].state.values()
     assert {float(s["step"]) for s in states} == {7.0}
+
+
+def test_every_row_before_a_checkpoint_is_on_disk_when_it_is_written(tmp_path, monkeypatch):
+    saved, save = [], checkpoint.save
+
+    def looking(state, path):
+        steps = [
+            parquet.read(path.parent, name)["step"].to_pylist() for name in ("steps", "layers")
+        ]
+        saved.append([sorted(set(found)) for found in steps])
+        save(state, path)
+
+    monkeypatch.setattr(checkpoint, "save", looking)
+    changes = {"train.steps": 5, "train.checkpoint_every": 2, "record.flush_every": 1000}
+    run(make_config(changes), tmp_path)
+    assert saved == [[[0, 1]] * 2, [[0, 1, 2, 3]] * 2]
 
 
 def test_the_last_step_is_recorded_wherever_it_falls(tmp_path):
