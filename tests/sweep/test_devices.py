@@ -70,6 +70,17 @@ def test_a_quota_of_the_container_limits_the_cores(monkeypatch, quota, expected)
     assert devices.cores() == expected
 
 
+@pytest.mark.parametrize(("counted", "expected"), [(6, 6), (None, 1)])
+def test_a_system_without_affinity_counts_its_cores(monkeypatch, counted, expected):
+    def read_text(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.delattr(devices.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(devices.os, "cpu_count", lambda: counted)
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert devices.cores() == expected
+
+
 def test_no_more_gpus_are_named_than_there_are(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,2")
     assert devices.gpu_names(2) == ["3", "1"]
