@@ -55,7 +55,9 @@ def test_panels_that_make_no_grid_follow_each_other_with_whole_titles(
     axes = {"norm": ["pre", "post"], "depth": range(1, 9)}
     plan = layout(rows_of(axes, across=2), chart_of(), width)
     assert (plan.grid.columns, plan.grid.aligned) == (columns, False)
-    assert plan.panels[0].title == "L = 1\nstart\nw0" and plan.panels[0].beside == ""
+    titles = [panel.title for panel in plan.panels[:4]]
+    assert titles == ["L = 1\nstart\nw0", "L = 1\nstart\nw1", "L = 1\nend\nw0", "L = 1\nend\nw1"]
+    assert {panel.beside for panel in plan.panels} == {""}
 
 
 def test_every_panel_shows_its_own_rows_and_no_others() -> None:
