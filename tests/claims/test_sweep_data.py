@@ -70,6 +70,12 @@ def test_settings_are_named_by_option_or_by_the_keys_last_part():
     assert (names, len(some)) == ([], 4)
 
 
+def test_only_the_combinations_that_runs_have_are_settings():
+    runs = RUNS.iloc[[0, 3]].assign(norm=pd.Categorical(["pre", "post"], ["none", "pre", "post"]))
+    found = [(names, "".join(some["run"])) for names, some in by_setting(runs, ["norm", "depth"])]
+    assert found == [(["pre", "depth=6"], "a"), (["post", "depth=24"], "d")]
+
+
 def test_runs_that_are_not_finished_do_not_count(sweep):
     sweep.runs["status"] = ["completed", "diverged", "running", "failed"]
     assert sweep.finished({})["run"].tolist() == ["a", "b"]
