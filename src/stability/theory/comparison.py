@@ -16,8 +16,8 @@ from stability.results.atomic import Unreadable
 from stability.results.frames import varying
 from stability.results.index import index, sweeps
 from stability.results.run_file import RunFile
-from stability.results.schema import FINISHED
-from stability.theory.covariance import NoTheory
+from stability.results.schema import FIGURES_FOLDER, FINISHED, THEORY_FOLDER
+from stability.theory.limits import NoTheory
 from stability.theory.overlay import overlay
 from stability.theory.workers import process_pool
 
@@ -182,7 +182,7 @@ def _short(percent: float) -> str:
 def _pair(folder: Path) -> Pair | NoTheory:
     """A run's mean squares, measured and predicted, or why there is no theory."""
     try:
-        predicted = overlay(folder, folder.parent / "figures" / "theory")
+        predicted = overlay(folder, folder.parent / FIGURES_FOLDER / THEORY_FOLDER)
     except NoTheory as reason:
         return reason
     at_start = (pc.field("step") == 0) & (pc.field("site") == "resid_post")

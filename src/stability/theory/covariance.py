@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stability.parts.activation_kernels import Matrix
+from stability.theory.limits import NoTheory, decomposing, following, require_shape
 from stability.theory.norm_kernels import Adjoint, Kernel, RMSNorm
 
 Deviations = Mapping[int, NDArray[np.float64]]
@@ -25,10 +26,6 @@ Deviations = Mapping[int, NDArray[np.float64]]
 Draws are independent. For x_i x_j / d the root mean square over pairs is kept. Each pair of tokens
 deviates on its own: that does not move the mean, but it enlarges what does.
 """
-
-
-class NoTheory(Exception):
-    """The recursion does not cover this config; the message says what."""
 
 
 class Tape:
@@ -185,9 +182,18 @@ def normed(kernel: Kernel, x: Cov) -> Cov:
     Together a factor 1 + (1 - h^2)/d in place of 1 - 1/d. At the top ``along`` says what share of
     the gradient lies along xhat.
     """
-    K, adjoint = kernel(x.C)
+    with following(kernel), decomposing(x.C):
+        K, adjoint = kernel(x.C)
+        require_shape(x.C, K)
+
+    def back(G: Matrix) -> Matrix:
+        with following(kernel):
+            through = adjoint(G)
+            require_shape(G, through)
+        return _first_order(kernel, out, x.share) * through
+
     shrink = np.sqrt(_ratio(np.diagonal(K), np.diagonal(x.C)))
-    out = x.then(K, lambda G: _first_order(kernel, out, x.share) * adjoint(G), shrink * x.kept)
+    out = x.then(K, back, shrink * x.kept)
     out.last_norm, out.share = out, np.ones(len(K))
     # The mean square no longer deviates; the directions do as before.
     out.deviations = scaled(np.array([0, 1 / x.square]), x.deviations or {}) if x.square else {}

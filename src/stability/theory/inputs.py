@@ -17,7 +17,7 @@ from stability.config import rules
 from stability.config.knobs import KNOBS, Config, ConfigError, lookup
 from stability.results.run_row import LOADER
 from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
-from stability.theory.covariance import NoTheory
+from stability.theory.limits import NoTheory
 from stability.theory.recursion import Tokens
 
 VERSION = 6
@@ -61,12 +61,6 @@ class Inputs:
     def builds(self) -> list[dict[str, Any]]:
         """The classes of the groups in `BUILT`, with their arguments."""
         return [getattr(self.config, group).build for group in BUILT]
-
-    @property
-    def external_classes(self) -> list[str]:
-        """Which of them are not of this package."""
-        targets = [build["_target_"] for build in self.builds]
-        return [target for target in targets if not target.startswith("stability.")]
 
 
 def read_inputs(run: Path) -> Inputs:

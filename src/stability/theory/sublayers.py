@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stability.parts.activation_kernels import Matrix
 from stability.parts.activations import Activation
 from stability.theory.covariance import Cov, gaussian, scaled, summed
+from stability.theory.limits import decomposing, following, require_shape
 
 Turned = NDArray[np.complex128] | Matrix
 """Attention matrices, real, or complex under rotary positions."""
@@ -47,10 +48,17 @@ def hidden(
     """
     up = gains["mlp_in"]
     if activation.gated:
-        F, D = activation.kernel(gains["mlp_gate"] * C)
+        F, D = _kernel(activation, gains["mlp_gate"] * C)
         return up * F * C, {"mlp_in": F, "mlp_gate": up * D * C}
-    F, D = activation.kernel(up * C)
+    F, D = _kernel(activation, up * C)
     return F, {"mlp_in": D}
+
+
+def _kernel(activation: Activation, C: Matrix) -> tuple[Matrix, Matrix]:
+    with following(activation):
+        F, D = activation.kernel(C)
+        require_shape(C, F, D)
+    return F, D
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,9 @@ def root(C: Matrix) -> Matrix:
     """R with R R^T = C, whatever its rank."""
     std = np.sqrt(np.diagonal(C))
     std = np.where(std > 0, std, 1)
-    eigen, U = np.linalg.eigh(C / std[:, None] / std)
+    correlation = C / std[:, None] / std
+    with decomposing(correlation):
+        eigen, U = np.linalg.eigh(correlation)
     half: Matrix = std[:, None] * U * np.sqrt(np.maximum(eigen, 0))
     return half
 
