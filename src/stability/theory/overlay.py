@@ -80,8 +80,8 @@ def of_sweep(
 ) -> Overlay:
     """The theory of every variant of a sweep, for the tokens of its first seed.
 
-    Theory depends on a seed through its tokens alone, and little: that of every seed costs more
-    than it shows. `stability.claims` gives the theory of the same seed.
+    The theory depends on the seed only through the tokens, and weakly, so one seed is computed.
+    `stability.claims` gives the theory of the same seed.
 
     Args:
         folders: its run folders.

@@ -1,4 +1,4 @@
-"""The infinite-width recursion as rows: variance and gradient of every site, no free parameter.
+"""Variance and gradient at every site at infinite width, as rows of the ``layers`` table.
 
 `predict` follows the tokens of one batch through `recursion` and returns rows with the columns of
 the ``layers`` table, so that a figure can draw them through the measured points.
@@ -61,7 +61,7 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
 def _together(
     net: Net, alone: list[SiteCovariance], x_BT: Tokens, y_BT: Tokens
 ) -> list[SiteCovariance]:
-    """A run of all sequences at once, where it says more of `Cov.deviations` than one of them.
+    """`Net.run` of all sequences at once, where that gives deviations of all tokens; else `alone`.
 
     All share the weights, so that their deviations are not independent. With attention, whose cost
     grows with the third power of the tokens, only batches of at most
@@ -75,7 +75,7 @@ def _together(
 
 
 def _spread(x: Cov, tokens: int) -> float:
-    """Relative standard deviation of the mean square of all tokens, if these are all, or none."""
+    """`Cov.spread` if x covers the whole batch (or is 0), else NaN."""
     return x.spread if len(x.C) == tokens or x.spread == 0 else math.nan
 
 

@@ -1,4 +1,4 @@
-"""The stack of a config as maps of covariances: embedding, sublayers, head, and the way back.
+"""Covariance recursion through a config's model: embedding, sublayers, head, then backward.
 
 Each sublayer is the placement's own equation, run on covariances (`covariance`) instead of tensors,
 with the norms, weights' stds and activations that the config names.
@@ -47,7 +47,7 @@ class TokenGroup:
 
 
 class SiteCovariance:
-    """A place whose operand is kept: its name in the tables, and its number of features.
+    """The covariance at one site, with its key (layer, sublayer, site) and its number of features.
 
     ``saturated``: its gradient has come through attention whose scores saturate.
     """
@@ -95,6 +95,7 @@ class Net:
     def branch(
         self, sublayer: str, gains: Mapping[str, float], batch: TokenGroup
     ) -> Callable[[Cov], Cov]:
+        """The map C -> C, with its adjoint, of a sublayer. Raises NoTheory where none is known."""
         if sublayer == "linear":
             return partial(linear, gains["linear"])
         if sublayer == "mlp":
@@ -109,7 +110,15 @@ class Net:
         return Attention(gains, head, batch.mask, offset, heads)
 
     def run(self, batch: TokenGroup, seed: int) -> list[SiteCovariance]:
-        """Forward, top, and back: every site with its C and G. The seed is for sampled heads."""
+        """C and G at every site, in forward order.
+
+        Args:
+            batch: the tokens to follow.
+            seed: of the sampled heads and logits.
+
+        Raises:
+            NoTheory: a sublayer or sum has no covariance map.
+        """
         tape = Tape(seed, self.width)
         x = self._embed(tape, batch)
         sites = [SiteCovariance(EMBED_LAYER, "embed", "resid_post", self.width, x)]
@@ -160,7 +169,7 @@ class Net:
         return made
 
     def _head(self, x: Cov, batch: TokenGroup, sites: list[SiteCovariance]) -> None:
-        """Final norm, logits, and the gradient of the loss that starts the way back.
+        """Final norm, logits, and the gradient of the loss with respect to the logits.
 
         A logit of the tied table has the mean d s^2 c_i at the token's own symbol, where c_i is
         what x_L kept of the embedding. Logits are sampled, P their softmax, Y the targets; the
@@ -232,7 +241,10 @@ def _heads(tokens: int) -> int:
 def _loss_gradient(
     C: Matrix, own: Matrix, batch: TokenGroup, vocab: int, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
-    """E[E E^T] and E[(E o logits) 1]^2 with E = P - Y, over logits of covariance C per symbol."""
+    """E[R R^T] [N, N] and E[(sum_v R_iv logits_iv)^2] [N] with R = P - Y.
+
+    The logits are sampled, of covariance C for each symbol.
+    """
     N, samples = len(C), max(1, 400_000 // (vocab * len(C)))
     counted, half = batch.target >= 0, root(C)
     total, along = np.zeros((N, N)), np.zeros(N)
@@ -249,7 +261,10 @@ def _loss_gradient(
 
 
 def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[TokenGroup]:
-    """The batch as groups of tokens that meet: one sequence each, or several under BatchNorm."""
+    """Groups of tokens that interact, at most `MAX_TOKENS` in all (or one sequence).
+
+    One sequence each, or, if ``joint`` (BatchNorm), one group of the first sequences.
+    """
     B, T = x_BT.shape
     size = max(1, min(B, MAX_TOKENS // T)) if joint else 1
     counted = max(int((y_BT >= 0).sum()), 1)

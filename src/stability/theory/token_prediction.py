@@ -108,8 +108,10 @@ def _flows(
         return into | {"attn_out": WeightFlow(read, d, G, d)}
     read, slopes = hidden(net.activation, gains, x.C)
     m = net.hidden
-    spread = gains["mlp_out"] * d / m  # of W2 on the way back: d outputs meet in each of m features
-    into = {name: WeightFlow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}
+    backward_gain = gains["mlp_out"] * d / m  # fan_out * std^2 of W2
+    into = {
+        name: WeightFlow(x.C, d, backward_gain * slope * G, m) for name, slope in slopes.items()
+    }
     return into | {"mlp_out": WeightFlow(read, m, G, d)}
 
 
