@@ -1,14 +1,18 @@
 """The benchmark runs and compares every variant with the first."""
 
 import re
+import runpy
+import sys
 
 import pytest
 
-from stability import bench
+from stability import bench, shell
+from stability.model import build
 
 
 def test_every_variant_is_timed_and_compared_with_the_first(capsys):
-    bench.main(["--depth", "1", "--width", "16", "--context", "8", "--rounds", "2"])
+    words = ["--depth", "1", "--width", "16", "--context", "8", "--rounds", "2"]
+    assert bench.main(words) == 0
     shown = capsys.readouterr().out
     plain, recorded = (
         re.search(rf"│ {name} +│ +([\d.]+) │ +([\d.]+) │", shown)
@@ -26,6 +30,18 @@ def test_the_help_gives_the_meaning_and_the_default_of_every_number(capsys):
     text = " ".join(capsys.readouterr().out.split())
     for name, (default, what) in bench.NUMBERS.items():
         assert f"--{name} N {what} (default: {default})" in text
+
+
+def test_ctrl_c_ends_the_command_with_its_code(monkeypatch):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "build", interrupted)
+    monkeypatch.setattr(sys, "argv", ["stability.bench"])
+    monkeypatch.delitem(sys.modules, "stability.bench")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("stability.bench", run_name="__main__")
+    assert ended.value.code == shell.INTERRUPTED
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "2.5", "many"])

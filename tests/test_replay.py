@@ -124,6 +124,19 @@ MIXED = {
 }
 
 
+@pytest.mark.parametrize("text", [None, "torn", "[]", "{}"])
+def test_a_damaged_state_of_a_run_that_its_update_broke_is_refused_in_a_line(
+    tmp_path, text, capsys
+):
+    run(make_config({"train.keep_checkpoint": True}), tmp_path)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    state |= {"x": torch.zeros(4, 8, dtype=torch.long), "y": torch.ones(4, 8, dtype=torch.long)}
+    torch.save(state, tmp_path / "failure.pt")
+    (tmp_path / "run.json").unlink() if text is None else (tmp_path / "run.json").write_text(text)
+    assert replay.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"stability.replay: {tmp_path}: run.json cannot be read\n"
+
+
 def test_a_replay_needs_no_data(overflowed, tmp_path):
     for name in ("failure.pt", "run.json"):
         (tmp_path / name).write_bytes((overflowed.folder / name).read_bytes())

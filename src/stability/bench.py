@@ -1,10 +1,11 @@
 """``python -m stability.bench``: what recording and compiling cost on this machine, as ratios.
 
-Variants of one training step are timed in turn, round after round in one process, so that a busy
+TimedSteps of one training step are timed in turn, round after round in one process, so that a busy
 machine slows all of them alike; the median over rounds is given, and its ratio to the first one.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -20,12 +21,12 @@ from stability.model.build import Built, build
 from stability.training.passes import train_batch
 from stability.training.step import TrainingState, training_step
 
-Variant = Callable[[], None]
+TimedStep = Callable[[], None]
 
 
-def settings(depth: int, width: int, context: int, compile: bool) -> Config:
-    """A Pre-LN GPT on the embedded text."""
-    config = Config(depth=depth, compile=compile)
+def bench_config(depth: int, width: int, context: int, compiled: bool) -> Config:
+    """The default config (conf/config.yaml) with this depth, width and context."""
+    config = Config(depth=depth, compile=compiled)
     config.model.width, config.model.context = width, context
     config.model.heads = max(1, width // 16)
     config.norm.build = {"_target_": "stability.parts.placements.Pre"}
@@ -43,7 +44,7 @@ def settings(depth: int, width: int, context: int, compile: bool) -> Config:
     return config
 
 
-def step(built: Built, record: bool) -> Variant:
+def step(built: Built, record: bool) -> TimedStep:
     """One whole training step, recorded or not."""
     state, batch = TrainingState(built), train_batch(built, 0)
 
@@ -57,18 +58,20 @@ def step(built: Built, record: bool) -> Variant:
     return run
 
 
-def variants(args: argparse.Namespace) -> dict[str, Variant]:
+def variants(args: argparse.Namespace) -> dict[str, TimedStep]:
     """Name -> step; the first is what the others are compared with."""
-    eager = build(settings(args.depth, args.width, args.context, compile=False))
+    eager = build(bench_config(args.depth, args.width, args.context, compiled=False))
     found = {"eager": step(eager, record=False), "eager, recorded": step(eager, record=True)}
     if args.compile:
-        compiled = build(settings(args.depth, args.width, args.context, compile=True))
+        compiled = build(bench_config(args.depth, args.width, args.context, compiled=True))
         found["compiled"] = step(compiled, record=False)
         found["compiled, recorded"] = step(compiled, record=True)
     return found
 
 
-def measure(found: Mapping[str, Variant], rounds: int, console: Console) -> dict[str, list[float]]:
+def measure(
+    found: Mapping[str, TimedStep], rounds: int, console: Console
+) -> dict[str, list[float]]:
     """Seconds of each variant in each round."""
     for run in found.values():
         run()
@@ -112,7 +115,7 @@ def _positive(text: str) -> int:
 
 
 @shell.quiet_exit
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = _parser().parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -128,7 +131,8 @@ def main(argv: list[str] | None = None) -> None:
         cells = (f"{1e3 * median(seconds):.1f}", f"{median(seconds) / first:.2f}")
         table.add_row(name, *cells, f"{tenth:.2f}" if name.endswith("recorded") else "")
     console.print(table)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

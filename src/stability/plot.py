@@ -28,6 +28,7 @@ from stability.figures.drawing.style import WIDTHS
 from stability.results.atomic import Unreadable
 from stability.results.frames import load, sweep_rows
 from stability.results.index import sweeps
+from stability.results.schema import FIGURES_FOLDER, THEORY_FOLDER
 from stability.results.sweep_rows import SweepRows
 from stability.theory.overlay import Overlay, of_sweep
 
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _out(sweep: Path, out: Path | None, alone: bool) -> Path:
     """Where a sweep's figures go."""
     if out is None:
-        return sweep / "figures"
+        return sweep / FIGURES_FOLDER
     return out if alone else out / sweep.name
 
 
@@ -95,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--allow", action="append", default=[], metavar="MODULE",
-        help="let theory build placements, norms and inits of this module too (may be repeated)",
+        help="let the theory build placements, norms, inits and activations of this module"
+        " (may be repeated)",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write (default: SWEEP/figures)"
@@ -198,7 +200,7 @@ class SweepPlotter:
         if table not in self._overlays:
             track = partial(progress.track, description="theory at init")
             self._overlays[table] = of_sweep(
-                self.folders, self.runs, self.out / "theory", self.args.allow,
+                self.folders, self.runs, self.out / THEORY_FOLDER, self.args.allow,
                 lambda results, count: track(results, total=count), table,
             )  # fmt: skip
             for remark in self._overlays[table].remarks:

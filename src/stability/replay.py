@@ -24,6 +24,7 @@ from stability.recording.operations import Operation, OperationTrace, TensorSumm
 from stability.recording.recorded_step import Rows
 from stability.results import atomic
 from stability.results.run_file import RunFile
+from stability.results.schema import RUN_FILE
 from stability.training.kept_failure import FailedStep, NotReplayable
 
 REPLAY_FILE = "replay.parquet"
@@ -89,7 +90,7 @@ def write_operations(trace: OperationTrace, path: Path) -> None:
 
 
 def explain(folder: Path, beside: str | None, console: Console) -> int:
-    """Replay a run and say what broke; returns the exit code."""
+    """Replay a run and print what broke. Returns 0 if that was found, else 1."""
     failed = FailedStep(folder)
     dtype = failed.config.dtype
     trace = failed.operations(dtype, open_attention=False)
@@ -97,7 +98,10 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
     culprit = trace.culprit()
     opened = failed.operations(dtype, open_attention=True)
     if culprit is not None and "attention" in culprit.name:
-        console.print(f"{culprit.name} made it; the same step with attention opened:")
+        console.print(
+            f"{culprit.name} made the first non-finite value; "
+            "the same step with attention as separate operations:"
+        )
         trace, culprit = (opened, opened.culprit()) if opened.culprit() else (trace, culprit)
     update = broken_by_update(folder) if culprit is None else ""
     if culprit is None:
@@ -118,8 +122,15 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
 
 
 def broken_by_update(folder: Path) -> str:
-    """Says so where the pass is finite and the update that it led to broke a weight."""
-    found = RunFile.read(folder).first_bad
+    """A sentence naming the weight that the update made non-finite; empty if no update did.
+
+    Raises:
+        NotReplayable: the run.json is missing or damaged.
+    """
+    try:
+        found = RunFile.read(folder).first_bad
+    except (OSError, ValueError, TypeError) as error:
+        raise NotReplayable(f"{folder}: {RUN_FILE} cannot be read") from error
     if not found or found["kind"] != "update":
         return ""
     return f"every operation of the pass is finite; the update that follows breaks {Key.of(found)}"
@@ -131,18 +142,22 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m stability.replay", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a run that diverged")
     parser.add_argument("--dtype", choices=DTYPES, help="repeat the step in this format as well")
-    parser.add_argument("--config-dir", type=Path, help="folder of modules the run's yaml needs")
     parser.add_argument(
-        "--allow", action="append", default=[], help="module the run may build from"
-    )
+        "--config-dir", type=Path, action="append", default=[], metavar="DIR",
+        help="folder with classes of your own that the run was built from (may be repeated)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="MODULE",
+        help="module the run may build from (may be repeated)",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     instantiate.allow(*args.allow, option="--allow MODULE")
-    if args.config_dir:
-        instantiate.trust(args.config_dir)
+    for folder in args.config_dir:
+        instantiate.trust(folder)
     try:
         return explain(args.run, args.dtype, Console())
     except (NotReplayable, ConfigError) as error:
-        print(f"replay: {error}", file=sys.stderr)
+        print(f"stability.replay: {error}", file=sys.stderr)
         return 2
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from stability import shell
 
 BAD_INPUT = 2
-INTERRUPTED = 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
@@ -37,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return launch.launch(chosen)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return shell.INTERRUPTED
     except refusal_text.REFUSALS as error:
         if os.environ.get(FULL_ERROR) == "1":
             traceback.print_exc()

@@ -67,6 +67,7 @@ def discard_stdout() -> None:
 
 
 def _stdout_is_closed() -> bool:
+    """Whether stdout is closed; finds out by writing an empty line."""
     try:
         print(flush=True)
     except BrokenPipeError:

@@ -190,7 +190,8 @@ def test_theory_is_evaluated_by_the_same_measure(tmp_path):
     sweep = write_sweep(tmp_path, "q", LINEAR, depth=4, **shape)
     part = {"measure": "slope_per_sublayer"}
     sweeps = {"q": SweepData(sweep)}
-    assert evaluate(claim_of(part), sweeps).findings[0].theory is None  # no tokens: no theory
+    (found,) = evaluate(claim_of(part), sweeps).findings
+    assert (found.theory, found.no_theory, found.reason) == (None, "no batch0.npz", "")
     x_BT = np.arange(16).reshape(2, 8)
     for folder in sweep.glob("run_*"):
         np.savez(folder / "batch0.npz", x=x_BT, y=x_BT)

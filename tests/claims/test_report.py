@@ -33,8 +33,8 @@ GPT = Finding(
 FACTS = {
     "claim": "q", "part": "GPT", "setting": "", "measure": "last_ratio",
     "criterion": "1 to 2, fails -1 to 0", "verdict": "holds", "value": 1.23456, "low": 1,
-    "high": 1.5, "seeds": 6, "theory": 1.1, "reason": "", "sweep": "other", "admits": [1, 2],
-    "absent": False,
+    "high": 1.5, "seeds": 6, "theory": 1.1, "no_theory": "", "reason": "", "sweep": "other",
+    "admits": [1, 2], "absent": False,
 }  # fmt: skip
 
 

@@ -66,6 +66,9 @@ def test_settings_are_named_by_option_or_by_the_keys_last_part():
     assert found == [(["post"], "bd"), (["pre"], "ac")]
     found = [" ".join(names) for names, _ in by_setting(runs, ["model.width", "norm"])]
     assert found == ["width=6 post", "width=6 pre", "width=24 post", "width=24 pre"]
+    runs["eps"] = [1e-8, None, None, 1e-8]  # an optimizer without eps
+    found = [(names, "".join(some["run"])) for names, some in by_setting(runs, ["eps"])]
+    assert found == [(["eps=1e-08"], "ad"), (["eps=none"], "bc")]
     ((names, some),) = by_setting(runs, [])
     assert (names, len(some)) == ([], 4)
 
@@ -172,12 +175,14 @@ def test_theory_is_of_the_first_seed_and_of_measures_of_layers_alone(tmp_path, m
         return pd.DataFrame({**places, "kind": "act", "numel": 8, **sizes, "saturated": False})
 
     monkeypatch.setattr(sweep_data, "overlay", predicted)
-    assert data.theory(measures()["increment"], {}, data.runs) == 3.0
+    assert data.theory(measures()["increment"], {}, data.runs) == (3.0, "")
     first = data.runs[data.runs["seed"] == 0]
     assert asked == first["folder"].tolist()
     for name in ("evaluation_gap", "first_overflow", "final_loss", "share_of_norm_product"):
-        assert data.theory(measures()[name], {}, data.runs) is None
+        assert data.theory(measures()[name], {}, data.runs) == (None, "")
     assert len(asked) == 1
-    assert data.theory(measures()["increment"], {}, data.runs[:0]) is None
+    assert data.theory(measures()["increment"], {}, data.runs[:0]) == (None, "")
     given = {"least_growth": 1e9}
-    assert data.theory(measures()["growth_exponent"], given, data.runs) is None
+    value, reason = data.theory(measures()["growth_exponent"], given, data.runs)
+    assert value is None
+    assert reason.startswith("variance grows ")

@@ -8,7 +8,6 @@ from stability.parts.placements import DeepNorm, NoNorm, Norms, Peri, Plain, Pos
 from stability.theory import norm_kernels
 from stability.theory.covariance import (
     Cov,
-    NoTheory,
     Tape,
     gaussian,
     normed,
@@ -16,6 +15,7 @@ from stability.theory.covariance import (
     scaled,
     summed,
 )
+from stability.theory.limits import NoTheory
 from stability.theory.sublayers import linear
 
 WIDTH, GAIN = 1_000_000, 0.5

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from stability.config import instantiate
-from stability.theory import overlay
-from stability.theory.covariance import NoTheory
+from stability.theory import overlay, recursion
+from stability.theory.limits import NoTheory, decomposing
 
 KEY = ["layer", "sublayer", "site", "kind"]
 
@@ -180,6 +180,103 @@ def test_a_users_own_class_that_covariances_cannot_run_has_no_theory(sweep, tmp_
     change_config(run, {"norm": {"build": {"_target_": "own_parts.Clipped"}}})
     with pytest.raises(NoTheory, match=r"cannot follow own_parts\.Clipped: AttributeError"):
         overlay.overlay(run)
+
+
+OWN_PARTS = """
+from stability.parts.activations import Activation
+from stability.parts.inits import Init
+from stability.parts.placements import Placement
+from stability.theory.norm_kernels import RMSNorm
+
+
+class Nothing(Placement):
+    def __call__(self, x, f, norm):
+        f(norm(x))
+
+
+class Raising(Init):
+    def std(self, w):
+        raise KeyError("head")
+
+
+class Cubic(Activation):
+    def __call__(self, x):
+        return x**3
+
+    def kernel(self, C):
+        raise LookupError("no table")
+
+
+class Flat(Cubic):
+    def kernel(self, C):
+        return C.diagonal(), C
+
+
+class Norm:
+    class kernel(RMSNorm):
+        def __call__(self, C):
+            return C.mean(), lambda G: G
+
+
+class OneWay:
+    class kernel(RMSNorm):
+        def __call__(self, C):
+            return C, lambda G: G.backward()
+
+
+class Unsaid:
+    class kernel:
+        def __init__(self, width, eps):
+            pass
+"""
+
+
+@pytest.fixture
+def own_parts(tmp_path, monkeypatch):
+    (tmp_path / "theory_own_parts.py").write_text(OWN_PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(instantiate, "_allowed", {"stability", "theory_own_parts"})
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "reason"),
+    [
+        ("norm", "Nothing", r"cannot follow theory_own_parts\.Nothing: TypeError: .* NoneType"),
+        ("init", "Raising", r"cannot follow theory_own_parts\.Raising: KeyError: 'head'"),
+        ("activation", "Cubic", r"cannot follow theory_own_parts\.Cubic: LookupError: no table"),
+        ("activation", "Flat", r"cannot follow theory_own_parts\.Flat: ValueError: .* shape"),
+        (
+            "norm_type",
+            "Norm",
+            r"cannot follow theory_own_parts\.Norm\.kernel: ValueError: .* shape",
+        ),
+        ("norm_type", "OneWay", r"cannot follow theory_own_parts\.OneWay\.kernel: AttributeError"),
+        ("norm_type", "Unsaid", r"theory_own_parts\.Unsaid lacks the attribute joint"),
+    ],
+)
+def test_an_error_of_an_own_class_names_it(sweep, tmp_path, own_parts, group, name, reason):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    build = {"_target_": f"theory_own_parts.{name}"} | ({"eps": 1e-5} if "type" in group else {})
+    change_config(run, {group: {"build": build}})
+    with pytest.raises(NoTheory, match=reason):
+        overlay.overlay(run)
+
+
+def test_a_defect_of_the_theory_is_raised_where_an_own_class_is_used_too(
+    sweep, tmp_path, own_parts, monkeypatch
+):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    change_config(run, {"norm": {"build": {"_target_": "theory_own_parts.Nothing"}}})
+    monkeypatch.setattr(recursion, "gaussian", fail)
+    with pytest.raises(TypeError, match="a defect"):
+        overlay.overlay(run)
+
+
+def test_only_numbers_that_are_not_finite_excuse_a_failed_decomposition():
+    with pytest.raises(np.linalg.LinAlgError, match="of no use"), decomposing(np.eye(2)):
+        raise np.linalg.LinAlgError("of no use")
+    with pytest.raises(NoTheory, match="exceed fp64"), decomposing(np.full((2, 2), np.inf)):
+        raise np.linalg.LinAlgError("of no use")
 
 
 def test_variances_beyond_fp64_have_no_theory(sweep, tmp_path):

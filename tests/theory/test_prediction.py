@@ -5,7 +5,6 @@ import pytest
 
 import tiny
 from stability.parts.data import source
-from stability.theory import prediction
 from stability.theory.covariance import Cov, Tape
 from stability.theory.prediction import _cosine, _rows, _spread, _together, predict
 from stability.theory.recursion import Net, SiteCovariance, TokenGroup, groups
@@ -120,4 +119,3 @@ def test_every_site_has_its_rows_and_sequences_of_their_own_randomness(norm_type
     assert len(frame) == 2 * (1 + 2 * 4 + 3)
     assert not frame.duplicated(["layer", "sublayer", "site", "kind"]).any()
     assert (frame.loc[frame["sublayer"] == "embed", "numel"] == x.size * 16).all()
-    assert prediction.PAIRED_TOKENS == 256

@@ -6,7 +6,15 @@ import pytest
 import tiny
 from stability.model import build
 from stability.theory.covariance import Tape
-from stability.theory.recursion import MOST_TOKENS, Net, TokenGroup, _heads, _loss_gradient, groups
+from stability.theory.recursion import (
+    MAX_TOKENS,
+    MAX_TOKENS_ATTENTION,
+    Net,
+    TokenGroup,
+    _heads,
+    _loss_gradient,
+    groups,
+)
 
 VOCAB = 97
 
@@ -141,9 +149,13 @@ def test_sequences_run_alone_or_meet_where_a_norm_joins_them(causal):
     assert np.array_equal(whole.mask, np.kron(np.eye(3), inside).astype(bool))
 
 
+def test_the_most_tokens_are_what_the_page_of_the_theory_says():
+    assert (MAX_TOKENS, MAX_TOKENS_ATTENTION) == (512, 256)
+
+
 def test_what_is_beyond_the_most_tokens_is_left_out_and_one_sequence_always_stays():
-    half = MOST_TOKENS // 2
-    for T, kept in ((half, 2), (half + 1, 1), (MOST_TOKENS + 1, 1)):
+    half = MAX_TOKENS // 2
+    for T, kept in ((half, 2), (half + 1, 1), (MAX_TOKENS + 1, 1)):
         x = np.zeros((3, T), dtype=np.int64)
         assert len(groups(x, x - 1, True, joint=False)) == kept
         (whole,) = groups(x, x - 1, True, joint=True)

@@ -10,7 +10,7 @@ from stability.model import build
 from stability.model.gpt import loss_sum
 from stability.parts.data import source
 from stability.theory import prediction
-from stability.theory.covariance import NoTheory
+from stability.theory.limits import NoTheory
 
 KEY = ["layer", "sublayer", "site", "kind"]
 SIZE = {"model.width": 128, "model.heads": 4, "model.context": 16, "dtype": "fp64", "depth": 3}

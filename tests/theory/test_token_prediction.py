@@ -120,7 +120,7 @@ def test_some_sequences_stand_for_all_where_they_are_alike():
 def test_too_long_sequences_have_positions_and_no_weights(monkeypatch):
     config = tiny.make_config(SIZE)
     x = np.tile(np.arange(12), (4, 1))
-    monkeypatch.setattr(token_prediction, "JOINT_TOKENS", 12)
+    monkeypatch.setattr(token_prediction, "MAX_TOKENS_ATTENTION", 12)
     items = token_prediction.predict(config, x, x, 256)["item"]
     assert items.str.isdigit().all()
 
@@ -189,7 +189,7 @@ def test_the_rows_are_roots_of_squares_for_weights_and_squares_for_positions():
 
 
 def test_one_long_sequence_has_weights_and_accumulation_looks_at_its_first_part(monkeypatch):
-    monkeypatch.setattr(token_prediction, "JOINT_TOKENS", 4)
+    monkeypatch.setattr(token_prediction, "MAX_TOKENS_ATTENTION", 4)
     x = np.arange(8).reshape(1, 8)
     config = tiny.make_config({"depth": 1, "model.sublayers": "linear"})
     frame = token_prediction.predict(config, x, x, 16)

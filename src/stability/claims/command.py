@@ -194,7 +194,7 @@ def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> No
 
 
 def _refuse_losses(results: Sequence[Result], page: Path) -> None:
-    """Refuse to replace a verdict of the page by none: its claim was not measured this time."""
+    """Raise BadClaim if the page has a verdict on a claim that was not measured this time."""
     held = pages.verdicts(_place_in(page))
     measured = {r.claim.id for r in results if r.verdict != NOT_MEASURED}
     had = [claim for claim, verdict in held.items() if verdict != NOT_MEASURED]

@@ -7,7 +7,7 @@ import pandas as pd
 
 from stability.claims.claim import Claim, Measurement, Part
 from stability.claims.criterion import Criterion, judge
-from stability.claims.sweep_data import NoRuns, SweepData, by_setting, last_name, select
+from stability.claims.sweep_data import NoRuns, SweepData, Theory, by_setting, last_name, select
 from stability.claims.verdict import (
     BY_CONSTRUCTION,
     NOT_MEASURED,
@@ -35,6 +35,8 @@ class Finding:
     high: float | None = None
     seeds: int = 0
     theory: float | None = None
+    no_theory: str = ""
+    """Why the theory, which predicts this measure, gives no value."""
     reason: str = ""
     sweep: str = ""
     absent: bool = False
@@ -183,6 +185,7 @@ def _judged(
     if judged.verdict != NOT_MEASURED and part.clear:
         why = sweep.unclear(part.clear, runs, part.at)
         judged = judged._replace(verdict=NOT_MEASURED, reason=why) if why else judged
+    predicted = sweep.theory(measure, given, runs) if theory else Theory()
     return replace(
         blank,
         measure=measure.name,
@@ -193,7 +196,8 @@ def _judged(
         high=judged.high,
         seeds=len(values),
         reason=_joined("; ", judged.reason, *left_out),
-        theory=sweep.theory(measure, given, runs) if theory else None,
+        theory=predicted.value,
+        no_theory=predicted.reason,
     )
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stability.claims.evaluate import Finding, Result
-from stability.claims.sweep_data import FIGURES
 from stability.claims.verdict import (
     BY_CONSTRUCTION,
     FAILS,
@@ -15,6 +14,7 @@ from stability.claims.verdict import (
     NOT_MEASURED,
     Verdict,
 )
+from stability.results.schema import FIGURES_FOLDER
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -65,7 +65,7 @@ def _template() -> "Template":
 
 
 def cell(text: str) -> str:
-    """A text without the bars that part a table's columns."""
+    """The text with `|` escaped, for a cell of a markdown table."""
     return text.replace("|", "\\|")
 
 
@@ -98,7 +98,7 @@ def rows(result: Result) -> list[dict[str, str]]:
             "theory": rounded(f.theory),
             "seeds": str(f.seeds or ""),
             "verdict": f.verdict,
-            "figure": f"{f.sweep}/{FIGURES}/{figure}.png" if figure else "",
+            "figure": f"{f.sweep}/{FIGURES_FOLDER}/{figure}.png" if figure else "",
         }
         for f in result.findings
     ]

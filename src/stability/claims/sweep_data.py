@@ -14,13 +14,10 @@ from stability.claims.measures import Measure, Settings, Unmeasured
 from stability.claims.yaml_types import Scalar, Where
 from stability.config.knobs import GROUPS
 from stability.results.frames import load, sweep_rows
-from stability.results.schema import FINISHED
+from stability.results.schema import FIGURES_FOLDER, FINISHED, THEORY_FOLDER
 from stability.results.sweep_rows import SweepRows
-from stability.theory.covariance import NoTheory
+from stability.theory.limits import NoTheory
 from stability.theory.overlay import overlay
-
-FIGURES = "figures"
-"""Folder of a sweep's figures, and of what theory has computed for it."""
 
 SIZES = ["var", "rms", "token_rms_median", "first_share"]
 
@@ -34,6 +31,17 @@ class PerSeed(NamedTuple):
 
     values: dict[int, float | str]
     reasons: list[str]
+
+
+class Theory(NamedTuple):
+    """What the theory gives for a measure.
+
+    Neither a value nor a reason where a measure is not predicted at all: one that gives a text or
+    reads more than ``layers``.
+    """
+
+    value: float | None = None
+    reason: str = ""
 
 
 class SweepData:
@@ -98,28 +106,24 @@ class SweepData:
         left_out = [f"{n} of {total} seeds left out: {why}" for why, n in reasons.items()]
         return PerSeed(values, left_out)
 
-    def theory(self, measure: Measure, settings: Settings, runs: pd.DataFrame) -> float | None:
-        """The measure of the infinite-width recursion, for the tokens of the first seed.
-
-        None where the measure gives a text or reads more than ``layers``, or the recursion does not
-        cover a run.
-        """
+    def theory(self, measure: Measure, settings: Settings, runs: pd.DataFrame) -> Theory:
+        """The measure of the infinite-width recursion, for the tokens of the first seed."""
         if measure.gives_text or not {"layers"} <= set(measure.tables) <= {"layers", "runs"}:
-            return None
+            return Theory()
         mine = runs[runs["seed"] == runs["seed"].min()]
         if mine.empty:  # runs of an external model have no seed
-            return None
+            return Theory()
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # nets that overflow: NoTheory
                 layers = self._predicted(mine)
             value = _value(measure, {"layers": layers, "runs": mine}, settings)
-        except (Unmeasured, NoTheory):
-            return None
-        return float(value)
+        except (Unmeasured, NoTheory) as why:
+            return Theory(reason=str(why))
+        return Theory(float(value))
 
     def _predicted(self, runs: pd.DataFrame) -> pd.DataFrame:
         """The recursion's rows in the columns of ``layers``."""
-        cache = self.path / FIGURES / "theory"
+        cache = self.path / FIGURES_FOLDER / THEORY_FOLDER
         made = [
             overlay(self.path / folder, cache).assign(run=run, step=0, nonfinite=0)
             for folder, run in zip(runs["folder"], runs["run"], strict=True)
@@ -201,9 +205,15 @@ def by_setting(runs: pd.DataFrame, over: Sequence[str]) -> Iterator[tuple[list[s
     if not over:
         yield [], runs
         return
-    for values, some in runs.groupby(list(over), sort=True, observed=True):
+    for values, some in runs.groupby(list(over), sort=True, observed=True, dropna=False):
         pairs = zip(over, values, strict=True)
-        yield [str(v) if k in GROUPS else f"{last_name(k)}={v}" for k, v in pairs], some
+        yield [_setting(key, value) for key, value in pairs], some
+
+
+def _setting(key: str, value: Scalar) -> str:
+    """A key's value as tables name it; ``none`` for a key that the runs do not set."""
+    text = "none" if pd.isna(value) else str(value)
+    return text if key in GROUPS else f"{last_name(key)}={text}"
 
 
 def last_name(key: str) -> str:

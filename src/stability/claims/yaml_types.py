@@ -1,4 +1,4 @@
-"""Fields of a claim's yaml with their types: whatever is written wrongly is one line.
+"""Typed readers for the fields of a claim's yaml. A wrong value raises BadClaim, with one line.
 
 A reader takes a field's name and value and returns the value with its type.
 """

@@ -282,7 +282,7 @@ class Config:
     )
     on_nonfinite: str = knob(
         "stop",
-        "a non-finite loss or gradient: end the run, skip the update, or make it all the same",
+        "after a non-finite loss or gradient: stop the run, skip the update, or apply it anyway",
         one_of("stop", "skip", "continue"),
     )
     device: str = knob(

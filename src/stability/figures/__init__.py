@@ -1,9 +1,9 @@
-"""The figures: one module each, found by looking, so that a new file is a new figure.
+"""The figures: every module of this package is one, so that adding a file adds a figure.
 
 A figure module has a docstring whose first line is its title, and
 
 - ``TABLE``, ``COLUMNS``, ``WHERE``: what `frames.sweep_rows` must read for it; ``STEPS``: ``ends``
-  where each run's first and last recorded step suffice, ``all`` where training's course is drawn;
+  reads only the first and last recorded step of each run, ``all`` every recorded step;
 - ``data(rows) -> rows``: from recorded rows to the numbers that are drawn, which become the csv;
   raises `select.CannotFill` with the reason where the sweep lacks them;
 - ``draw(rows, width) -> Figure``: from those numbers to the figure; one that takes ``theory`` too

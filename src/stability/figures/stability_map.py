@@ -40,7 +40,7 @@ HATCH = "////"
 
 
 def data(rows: SweepRows) -> SweepRows:
-    """One row per variant: median final loss over the seeds that ended, and what became of each.
+    """One row per variant: median final loss over completed seeds, and how the seeds ended.
 
     ``loss`` is the validation loss where there is one, else the training loss, in nats per token;
     ``first_step`` the earliest step at which a seed diverged.
@@ -119,7 +119,8 @@ def _grid(rows: SweepRows) -> Grid:
 
 def _colour_range(frame: pd.DataFrame) -> Normalize:
     """From the best loss to that of guessing."""
-    worst = float(np.nanmax([frame["guess"].max(), frame["unigram"].max()]))
+    guessing = frame[["guess", "unigram"]].max().max()
+    worst = float(frame["loss"].max() if pd.isna(guessing) else guessing)  # external: no vocabulary
     return Normalize(float(np.nanmin([frame["loss"].min(), worst - 1e-3])), worst)
 
 

@@ -1,7 +1,7 @@
 """The columns of every table, and the names of the files of a run.
 
-The statistics of the layers table come from `results.fields`. Readers name the columns that they
-want (`results.parquet.scan`), so that a column is null in files written before it was added.
+The statistics of the layers table come from `results.statistics`. Readers name the columns that
+they want (`results.parquet.scan`), so that a column is null in files written before it was added.
 
 Types are written as pyarrow spells them (``int64``, ``float64``, ``string``, ``bool``); ``key`` is
 a dictionary-encoded string. Every column may be null ("not measured") unless it is required.
@@ -33,8 +33,13 @@ _MEASURED = tuple(Column(f.name, f.type, f.doc, f.required) for f in FIELDS)
 
 LAYERS = (
     *_KEYS,
-    Column("site", "key", "see SITES; for parameters the parameter's short name", True),
-    Column("kind", "key", "see KINDS", True),
+    Column(
+        "site",
+        "key",
+        "which place, see Sites below; for parameters the parameter's short name",
+        True,
+    ),
+    Column("kind", "key", "what was measured, see Kinds below", True),
     *_MEASURED,
 )
 
@@ -75,6 +80,10 @@ RUNS_FILE = "runs.parquet"
 BATCH_FILE = "batch0.npz"
 LOG_FILE = "run.log"
 CHECKPOINT_FILE = "checkpoint.pt"
+FIGURES_FOLDER = "figures"
+"""In a sweep: what was drawn of it."""
+THEORY_FOLDER = "theory"
+"""In the folder of figures: computed theory, to be used again."""
 FAILURE_FILE = "failure.pt"
 """Weights and batch of the step at which a run diverged, for `stability.replay`."""
 PARTS = ".parts"

@@ -3,12 +3,7 @@
 The theory is `prediction.predict`, and `overlay.overlay` for a run on disk. This command compares
 it with every run below PATH at init and prints the errors as they are.
 
-Measured at width 256 over 20 seeds (experiments/theory_check.md), depth 6, 24 and 96: variances
-within 1.5%, gradient norms within 2.5%, median tokens within 2.2%, half or more of it the seeds'
-own error. The median of expected squares lies 2% above that of realised ones at the head. At depth
-96 Post-LN's gradient with a large init has a distribution too broad for 20 seeds (33 +- 30%).
-Without norms and with a large init, softmax saturates after some blocks: variances to 9 +- 9%, and
-gradients that have come through there are not predicted (``saturated``).
+The errors found at width 256 are in experiments/theory_check.md.
 """
 
 import argparse
@@ -22,12 +17,15 @@ from rich.progress import Progress
 
 from stability import shell
 from stability.results.atomic import Unreadable
-from stability.theory.comparison import compare
+from stability.theory.comparison import COMPARED, compare
 
-LEGEND = """\
+TOLERANCE = {quantity.name: quantity.tolerance for quantity in COMPARED}
+LEGEND = f"""\
 Percent, median over the outputs of the sublayers, +- a standard error over seeds.
-off: beyond 2% (gradients 3%) and two errors. saturated: softmax picks single tokens, and what comes
-through there is not predicted. See experiments/theory_check.md."""
+off: the error exceeds {TOLERANCE["variance"]}% (gradients {TOLERANCE["gradient"]}%) by more than \
+two standard errors.
+saturated: a softmax picks single tokens; gradients that passed through it are not predicted.
+See experiments/theory_check.md."""
 
 
 @shell.quiet_exit

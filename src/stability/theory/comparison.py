@@ -16,8 +16,8 @@ from stability.results.atomic import Unreadable
 from stability.results.frames import varying
 from stability.results.index import index, sweeps
 from stability.results.run_file import RunFile
-from stability.results.schema import FINISHED
-from stability.theory.covariance import NoTheory
+from stability.results.schema import FIGURES_FOLDER, FINISHED, THEORY_FOLDER
+from stability.theory.limits import NoTheory
 from stability.theory.overlay import overlay
 from stability.theory.workers import process_pool
 
@@ -42,7 +42,7 @@ class Compared(NamedTuple):
     percent: int
     """Percent of error per unit of the mean square's relative error: 100, and 50 for a norm."""
     tolerance: int
-    """Percent beyond which, with two standard errors, the theory is called off."""
+    """Percent that the error may exceed by two standard errors before the theory is called off."""
 
 
 COMPARED = (
@@ -72,8 +72,8 @@ def compare(path: Path, track: Track = lambda results, _: results) -> Comparison
     One row per config, its finished seeds averaged, with the keys in which the configs differ. For
     the variance, the gradient's norm over all tokens and the median token's: the median over
     sublayers of the absolute error of the mean square (halved for a norm), and the median of its
-    standard error over seeds, each seed having a theory of its own tokens. ``off``: more than the
-    tolerance and 2 standard errors; one seed has no standard error, and no judgement.
+    jackknife standard error over seeds; the theory of a seed uses its tokens. ``off``: the error
+    exceeds the tolerance by more than 2 standard errors; one seed has none, and no judgement.
 
     Raises:
         Unreadable: nothing there, or no run of a sweep can be read.
@@ -133,7 +133,7 @@ def _configs(found: list[pd.DataFrame]) -> dict[str, SeedRuns]:
 
 
 def _without_seed(folder: Path, run: str) -> str:
-    """What a run shares with those that differ in their seed alone."""
+    """The run's identity without its seed, as JSON: equal for runs that differ only in the seed."""
     identity = RunFile.read(folder).identity or {"run": run}  # an external model has none
     return json.dumps({**identity, "seed": None}, sort_keys=True)
 
@@ -182,7 +182,7 @@ def _short(percent: float) -> str:
 def _pair(folder: Path) -> Pair | NoTheory:
     """A run's mean squares, measured and predicted, or why there is no theory."""
     try:
-        predicted = overlay(folder, folder.parent / "figures" / "theory")
+        predicted = overlay(folder, folder.parent / FIGURES_FOLDER / THEORY_FOLDER)
     except NoTheory as reason:
         return reason
     at_start = (pc.field("step") == 0) & (pc.field("site") == "resid_post")

@@ -17,18 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stability.parts.activation_kernels import Matrix
+from stability.theory.limits import NoTheory, decomposing, following, require_shape
 from stability.theory.norm_kernels import Adjoint, Kernel, RMSNorm
 
 Deviations = Mapping[int, NDArray[np.float64]]
 """Number of a draw of weights -> standard deviations of (mean square, x_i x_j / d with i != j).
 
-Draws are independent. For x_i x_j / d the root mean square over pairs is kept. Each pair of tokens
-deviates on its own: that does not move the mean, but it enlarges what does.
+Draws are independent. For x_i x_j / d the root mean square over pairs is kept. Pairs of
+tokens deviate independently: the deviations average out in the mean square of this tensor, but
+raise the variance of the next one.
 """
-
-
-class NoTheory(Exception):
-    """The recursion does not cover this config; the message says what."""
 
 
 class Tape:
@@ -45,7 +43,12 @@ class Tape:
         self.width, self.draws = width, 0
 
     def draw(self, mean: float, pair: float) -> Deviations:
-        """What one more draw of weights adds, as variances times the width."""
+        """Deviations of one new draw of weights.
+
+        Args:
+            mean: d * variance of the mean square.
+            pair: d * variance of x_i x_j / d, mean over i != j.
+        """
         self.draws += 1
         return {self.draws: np.sqrt(np.array([mean, pair]) / self.width)}
 
@@ -60,15 +63,17 @@ class Cov:
     Args:
         tape: where its operations are written.
         C: E[x_i x_j] per feature.
-        kept: c_i with x_i = c_i x_0i + what is independent of the embedding x_0i.
-        terms: what it is a sum of: two operands that share one are not independent.
+        kept: c_i [N] in x_i = c_i x_0i + rest, the rest independent of the embedding x_0i.
+        terms: identities of its independent summands; adding two operands with a common one raises
+            NoTheory.
 
     Attributes:
         G: covariance of dLoss/dx.
         last_norm: output z of the last norm before it on the stream: x = z + branches.
-        share: Var(z_i) / Var(x_i) of each token i, for that z.
-        feeds_norm: for a norm's output: a later norm on the stream has it as ``last_norm``.
-        along: E(delta_i x_i)^2 / d where it is known; G_ii C_ii for an isotropic delta.
+        share: Var(z_i) / Var(x_i) [N], z the output of ``last_norm``.
+        feeds_norm: True for a norm's output z if a later norm reads z + branches.
+        along: E[(delta_i . x_i)^2] / d [N], equal to G_ii C_ii for an isotropic delta; empty where
+            it is not computed (all but the head's input).
         deviations: of its Gram matrix at finite width; None where they are not known.
     """
 
@@ -130,7 +135,10 @@ class Cov:
     __mul__ = __rmul__
 
     def then(self, C: Matrix, adjoint: Adjoint, kept: Matrix | None = None) -> "Cov":
-        """The result of one operation: independent of this operand unless something is ``kept``."""
+        """One operation with output covariance C [N, N] and this adjoint.
+
+        The result is independent of this operand, unless ``kept`` [N] is given.
+        """
         out = Cov(self.tape, C, kept, None if kept is None else self.terms)
 
         def step() -> None:
@@ -141,23 +149,31 @@ class Cov:
 
 
 def gaussian(x: Cov) -> Deviations:
-    """The draw of weights that makes every feature of x a normal vector of covariance C."""
+    """Deviations of a Gram matrix of d independent features N(0, C).
+
+    The variances are 2 p/d of the mean square and (mean(C_ii)^2 + p)/d of pairs, p = `overlap`.
+    """
     both = overlap(x, x)
     return x.tape.draw(2 * both, x.square**2 + both)
 
 
 def overlap(x: Cov, y: Cov) -> np.float64:
-    """E of the product of both Gram matrices, mean over entries, at finite width."""
+    """Mean over i, j of E[(x_i.x_j/d)(y_i.y_j/d)].
+
+    It is C^x_ij C^y_ij + covariance of their deviations.
+    """
     a, b = x.deviations or {}, y.deviations or {}
     common = sum(a[draw][1] * b[draw][1] for draw in a.keys() & b.keys())
     return np.float64((x.C * y.C).mean() + common)
 
 
 def scaled(factor: float | Matrix, deviations: Deviations) -> Deviations:
+    """Each deviation times a factor, or (factor of the mean square, factor of pairs)."""
     return {draw: factor * size for draw, size in deviations.items()}
 
 
 def summed(*deviations: Deviations) -> Deviations:
+    """Sum of deviations; those of the same draw add linearly."""
     total: dict[int, NDArray[np.float64]] = {}
     for each in deviations:
         for draw, size in each.items():
@@ -174,7 +190,7 @@ def normed(kernel: Kernel, x: Cov) -> Cov:
     """The operand after a norm. Every token's share of the embedding shrinks with it.
 
     The projection off xhat, 1/d of an isotropic gradient, is corrected to first order where norms
-    follow each other on the stream, because there the d-th parts add up over the depth:
+    follow each other on the stream, because there the terms of order 1/d add up over the depth:
 
     - under a later norm with z' = xhat + f(xhat) the gradient is already orthogonal to xhat (Euler:
       delta_x x = delta_z z for f of degree 1), so this norm takes nothing away;
@@ -182,12 +198,21 @@ def normed(kernel: Kernel, x: Cov) -> Cov:
       the same weights. For a linear branch, with h the ``share`` of xhat in the variance of z:
       E[1/sigma^2] gains 2 (1 - h^2)/d, the way back through W loses (1 - h^2)/d.
 
-    Together a factor 1 + (1 - h^2)/d in place of 1 - 1/d. At the top ``along`` says what share of
-    the gradient lies along xhat.
+    Together a factor 1 + (1 - h^2)/d in place of 1 - 1/d. At the head ``along`` gives the share of
+    the gradient along xhat.
     """
-    K, adjoint = kernel(x.C)
+    with following(kernel), decomposing(x.C):
+        K, adjoint = kernel(x.C)
+        require_shape(x.C, K)
+
+    def back(G: Matrix) -> Matrix:
+        with following(kernel):
+            through = adjoint(G)
+            require_shape(G, through)
+        return _first_order(kernel, out, x.share) * through
+
     shrink = np.sqrt(_ratio(np.diagonal(K), np.diagonal(x.C)))
-    out = x.then(K, lambda G: _first_order(kernel, out, x.share) * adjoint(G), shrink * x.kept)
+    out = x.then(K, back, shrink * x.kept)
     out.last_norm, out.share = out, np.ones(len(K))
     # The mean square no longer deviates; the directions do as before.
     out.deviations = scaled(np.array([0, 1 / x.square]), x.deviations or {}) if x.square else {}
@@ -197,7 +222,7 @@ def normed(kernel: Kernel, x: Cov) -> Cov:
 
 
 def _first_order(kernel: Kernel, out: Cov, share: Matrix) -> Matrix:
-    """Factor on a norm's gradient: what it takes off along xhat, as far as that is known."""
+    """Correction [N, N] of an RMSNorm's adjoint to first order in 1/d; see `normed`. Else ones."""
     factor = np.ones_like(out.C)
     if not isinstance(kernel, RMSNorm):  # its own adjoint says all that is known
         return factor

@@ -1,4 +1,4 @@
-"""What the theory of a run on disk is computed from; checked here, so that it makes a net."""
+"""Reads and checks what the theory of a run needs: its config and the tokens of step 0."""
 
 import hashlib
 import json
@@ -17,27 +17,28 @@ from stability.config import rules
 from stability.config.knobs import KNOBS, Config, ConfigError, lookup
 from stability.results.run_row import LOADER
 from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
-from stability.theory.covariance import NoTheory
+from stability.theory.limits import NoTheory
 from stability.theory.recursion import Tokens
 
 VERSION = 6
 """Part of every cache key: raise it when the numbers change."""
 
-USED = (
+THEORY_KNOBS = (
     *("depth", "seed", "init.embed_std", "train.accumulate", "model.width", "model.heads"),
     *("model.mlp_ratio", "model.position", "model.causal", "model.sublayers"),
     *("model.tie_embeddings", "model.dropout", "model.vocab"),
 )
-"""Knobs that the recursion reads, beside the classes that `BUILT` names."""
-BUILT = ("norm", "norm_type", "init", "activation")
+"""Knobs that the recursion reads, beside the classes that `THEORY_GROUPS` names."""
+THEORY_GROUPS = ("norm", "norm_type", "init", "activation")
+"""Config groups whose classes the recursion builds."""
 
-DAMAGE = (OSError, EOFError, ValueError, BadZipFile, zlib.error, RuntimeError)
-"""What reading a damaged file raises; RuntimeError: a zip claims to be encrypted or packed."""
+READ_ERRORS = (OSError, EOFError, ValueError, BadZipFile, zlib.error, RuntimeError)
+"""Errors of reading a damaged file. RuntimeError: a zip that claims to be encrypted."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A run's config, the batch of step 0, and the rows of its embedding."""
+    """A run's config, tokens x_BT and targets y_BT of step 0, and the rows of its embedding."""
 
     config: Config
     x_BT: Tokens
@@ -59,14 +60,8 @@ class Inputs:
 
     @property
     def builds(self) -> list[dict[str, Any]]:
-        """The classes of the groups in `BUILT`, with their arguments."""
-        return [getattr(self.config, group).build for group in BUILT]
-
-    @property
-    def external_classes(self) -> list[str]:
-        """Which of them are not of this package."""
-        targets = [build["_target_"] for build in self.builds]
-        return [target for target in targets if not target.startswith("stability.")]
+        """The classes of the groups in `THEORY_GROUPS`, with their arguments."""
+        return [getattr(self.config, group).build for group in THEORY_GROUPS]
 
 
 def read_inputs(run: Path) -> Inputs:
@@ -90,7 +85,7 @@ def _reading() -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NoTheory(f"no {Path(error.filename).name}") from error
-    except (*DAMAGE, yaml.YAMLError) as error:
+    except (*READ_ERRORS, yaml.YAMLError) as error:
         raise NoTheory(f"its files cannot be read ({type(error).__name__})") from error
 
 
@@ -100,12 +95,12 @@ def _config(plain: object) -> Config:
         raise NoTheory("its model is not the GPT of this package")
     try:
         config = Config.from_plain(plain)
-        for key in USED:
+        for key in THEORY_KNOBS:
             _check(key, plain)
         rules.check_shape(config.model)
     except ConfigError as error:
         raise NoTheory(str(error)) from error
-    for group in BUILT:
+    for group in THEORY_GROUPS:
         build = getattr(config, group).build
         if not isinstance(build, Mapping) or not isinstance(build.get("_target_"), str):
             raise NoTheory(f"{group}.build={build}: needs a _target_")
@@ -113,7 +108,12 @@ def _config(plain: object) -> Config:
 
 
 def _check(key: str, plain: Mapping[str, Any]) -> None:
-    """Refuse a value that no run can have: a hand has changed it, or another version wrote it."""
+    """Check one key of a config file, which may have been edited or written by another version.
+
+    Raises:
+        ConfigError: no run can have this value.
+        NoTheory: the key is missing.
+    """
     knob = KNOBS[key]
     try:
         value = lookup(plain, key)

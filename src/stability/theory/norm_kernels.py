@@ -22,14 +22,14 @@ class Kernel(Protocol):
     """What the theory asks of a norm's kernel, built as ``cls(width, **rest of the yaml)``."""
 
     joint: bool
-    """Whether tokens of different sequences meet in it."""
+    """Whether its output for a token depends on tokens of other sequences (BatchNorm)."""
 
     def __call__(self, C: Matrix) -> tuple[Matrix, Adjoint]:
         """The covariance of the output, and the adjoint for gradients."""
 
 
 class RMSNorm:
-    """x / sqrt(mean(x^2) + eps) over d features, which average themselves out.
+    """x / sqrt(mean(x^2) + eps) over d features; mean(x_i^2) = C_ii at infinite width.
 
     K_ij = C_ij / sqrt((C_ii + eps)(C_jj + eps)). Its Jacobian (I - xhat xhat^T / d) / sigma gives
     G_ij (1 - (K_ii + K_jj)/d + K_ij^2/d) / (sigma_i sigma_j).

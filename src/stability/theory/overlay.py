@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stability.config.knobs import ConfigError
 from stability.results import atomic
 from stability.results.sweep_rows import SweepRows
 from stability.theory import token_prediction
-from stability.theory.covariance import NoTheory
 from stability.theory.inputs import Inputs, read_inputs
+from stability.theory.limits import NoTheory
 from stability.theory.prediction import predict
 from stability.theory.workers import process_pool
 
@@ -53,18 +52,8 @@ def _predicted(inputs: Inputs, table: str) -> pd.DataFrame:
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # numbers may exceed fp64: see below
             return make(inputs.config, inputs.x_BT, inputs.y_BT, inputs.vocab)
-    except NoTheory:
-        raise
-    except (np.linalg.LinAlgError, OverflowError) as error:
+    except OverflowError as error:
         raise NoTheory("its variances exceed fp64") from error
-    except ConfigError as error:  # a class refuses its arguments
-        raise NoTheory(str(error)) from error
-    except Exception as error:
-        if not inputs.external_classes:
-            raise
-        # A class of the user's own module may do what covariances cannot, and raise anything.
-        what = f"{', '.join(inputs.external_classes)}: {type(error).__name__}: {error}"
-        raise NoTheory(f"the theory cannot follow {what}") from error
 
 
 def _file(key: str) -> str:
@@ -91,8 +80,8 @@ def of_sweep(
 ) -> Overlay:
     """The theory of every variant of a sweep, for the tokens of its first seed.
 
-    Theory depends on a seed through its tokens alone, and little: that of every seed costs more
-    than it shows. `stability.claims` gives the theory of the same seed.
+    The theory depends on the seed only through the tokens, and weakly, so one seed is computed.
+    `stability.claims` gives the theory of the same seed.
 
     Args:
         folders: its run folders.

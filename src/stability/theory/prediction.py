@@ -1,4 +1,4 @@
-"""The infinite-width recursion as rows: variance and gradient of every site, no free parameter.
+"""Variance and gradient at every site at infinite width, as rows of the ``layers`` table.
 
 `predict` follows the tokens of one batch through `recursion` and returns rows with the columns of
 the ``layers`` table, so that a figure can draw them through the measured points.
@@ -14,17 +14,24 @@ import pandas as pd
 from stability.config.knobs import Config
 from stability.parts.activation_kernels import Matrix, correlation
 from stability.theory.covariance import Cov
-from stability.theory.recursion import MOST_TOKENS, Net, SiteCovariance, TokenGroup, Tokens, groups
-
-PAIRED_TOKENS = 256
-"""Tokens of a batch whose sequences run together through attention."""
+from stability.theory.recursion import (
+    MAX_TOKENS,
+    MAX_TOKENS_ATTENTION,
+    Net,
+    SiteCovariance,
+    TokenGroup,
+    Tokens,
+    groups,
+)
 
 
 def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFrame:
-    """Variance and gradient at every site for one batch at init.
+    """Variance and gradient at every site at init.
+
+    The first sequences of a batch are followed: `MAX_TOKENS` tokens at most, or one sequence.
 
     Args:
-        config: nested and resolved.
+        config: of the run.
         x_BT: tokens of step 0.
         y_BT: targets, negative where ignored.
         vocab: rows of the embedding.
@@ -41,7 +48,7 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
         NoTheory: the config is outside what the recursion covers.
     """
     net = Net(config, vocab)
-    joint = net.norm.args[0].joint
+    joint = net.norm_kernel.joint
     found = groups(x_BT, y_BT, config.model.causal, joint)
     runs = [net.run(batch, seed) for seed, batch in enumerate(found)]
     together = _together(net, runs[0], x_BT, y_BT) if not joint else runs[0]
@@ -54,20 +61,21 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
 def _together(
     net: Net, alone: list[SiteCovariance], x_BT: Tokens, y_BT: Tokens
 ) -> list[SiteCovariance]:
-    """A run of all sequences at once, where it says more of `Cov.deviations` than one of them.
+    """`Net.run` of all sequences at once, where that gives deviations of all tokens; else `alone`.
 
     All share the weights, so that their deviations are not independent. With attention, whose cost
-    grows with the third power of the tokens, only batches of `PAIRED_TOKENS` are run so.
+    grows with the third power of the tokens, only batches of at most
+    `MAX_TOKENS_ATTENTION` are run so.
     """
     known = any(len(site.x.deviations or ()) > 1 and site.x.spread > 0 for site in alone)
-    most = PAIRED_TOKENS if "attn" in net.names else MOST_TOKENS
+    most = MAX_TOKENS_ATTENTION if "attn" in net.names else MAX_TOKENS
     if len(x_BT) == 1 or not known or x_BT.size > most:
         return alone
     return net.run(groups(x_BT, y_BT, net.model.causal, joint=True)[0], seed=0)
 
 
 def _spread(x: Cov, tokens: int) -> float:
-    """Relative standard deviation of the mean square of all tokens, if these are all, or none."""
+    """`Cov.spread` if x covers the whole batch (or is 0), else NaN."""
     return x.spread if len(x.C) == tokens or x.spread == 0 else math.nan
 
 

@@ -1,4 +1,4 @@
-"""The stack of a config as maps of covariances: embedding, sublayers, head, and the way back.
+"""Covariance recursion through a config's model: embedding, sublayers, head, then backward.
 
 Each sublayer is the placement's own equation, run on covariances (`covariance`) instead of tensors,
 with the norms, weights' stds and activations that the config names.
@@ -20,13 +20,16 @@ from stability.parts.activations import Activation
 from stability.parts.inits import Init, Weight, start_std
 from stability.parts.placements import Norms, Placement
 from stability.theory import norm_kernels
-from stability.theory.covariance import Cov, NoTheory, Tape, gaussian, normed
+from stability.theory.covariance import Cov, Tape, gaussian, normed
+from stability.theory.limits import NoTheory, following
 from stability.theory.norm_kernels import Kernel
 from stability.theory.sublayers import Attention, linear, mlp, root
 
 Tokens = NDArray[np.int64]
-MOST_TOKENS = 512
-"""Tokens of one group: sequences beyond it are left out where a norm makes them meet."""
+MAX_TOKENS = 512
+"""Most tokens followed, over all groups; further sequences of the batch are left out."""
+MAX_TOKENS_ATTENTION = 256
+"""The same where sequences run together through attention: its cost grows as their third power."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class TokenGroup:
 
 
 class SiteCovariance:
-    """A place whose operand is kept: its name in the tables, and its number of features.
+    """The covariance at one site, with its key (layer, sublayer, site) and its number of features.
 
     ``saturated``: its gradient has come through attention whose scores saturate.
     """
@@ -65,9 +68,9 @@ class Net:
         self.depth, self.width = config.depth, config.model.width
         self.hidden = round(self.model.mlp_ratio * self.width)
         self.names = BLOCK_SUBLAYERS[self.model.sublayers]
-        self.init: Init = instantiate.build(config.init.build, "init")
+        self.init: Init = _built(config.init.build, "init")
         self.activation = _activation(config.activation.build)
-        self.norm = partial(normed, _norm_kernel(config.norm_type.build, self.width))
+        self.norm_kernel = _norm_kernel(config.norm_type.build, self.width)
 
     def gains(self, sublayer: str, layer: int, placement: Placement) -> dict[str, float]:
         """fan_in * std^2 of each weight of a sublayer."""
@@ -83,11 +86,16 @@ class Net:
         self, role: str, fans: tuple[int, int], layer: int, placement: Placement | None
     ) -> float:
         weight = Weight.of(role, fans, layer, self.depth, len(self.names))
-        return float(start_std(self.init, weight, placement))
+        with following(self.init, placement):
+            return float(start_std(self.init, weight, placement))
+
+    def norm(self, x: Cov) -> Cov:
+        return normed(self.norm_kernel, x)
 
     def branch(
         self, sublayer: str, gains: Mapping[str, float], batch: TokenGroup
     ) -> Callable[[Cov], Cov]:
+        """The map C -> C, with its adjoint, of a sublayer. Raises NoTheory where none is known."""
         if sublayer == "linear":
             return partial(linear, gains["linear"])
         if sublayer == "mlp":
@@ -102,7 +110,15 @@ class Net:
         return Attention(gains, head, batch.mask, offset, heads)
 
     def run(self, batch: TokenGroup, seed: int) -> list[SiteCovariance]:
-        """Forward, top, and back: every site with its C and G. The seed is for sampled heads."""
+        """C and G at every site, in forward order.
+
+        Args:
+            batch: the tokens to follow.
+            seed: of the sampled heads and logits.
+
+        Raises:
+            NoTheory: a sublayer or sum has no covariance map.
+        """
         tape = Tape(seed, self.width)
         x = self._embed(tape, batch)
         sites = [SiteCovariance(EMBED_LAYER, "embed", "resid_post", self.width, x)]
@@ -140,15 +156,20 @@ class Net:
             return add("branch_out", f(x))
 
         norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
-        return add("resid_post", placement(add("resid_pre", x), branch, norms))
+        x = add("resid_pre", x)
+        with following(placement):
+            out = placement(x, branch, norms)
+            if not isinstance(out, Cov):
+                raise TypeError(f"its equation returns {type(out).__name__}")
+        return add("resid_post", out)
 
     def placement(self, layer: int, sublayer: str) -> Placement:
         node = self.config.norm.build
-        made: Placement = instantiate.build(node, "norm", self.depth, layer, sublayer)
+        made: Placement = _built(node, "norm", self.depth, layer, sublayer)
         return made
 
     def _head(self, x: Cov, batch: TokenGroup, sites: list[SiteCovariance]) -> None:
-        """Final norm, logits, and the gradient of the loss that starts the way back.
+        """Final norm, logits, and the gradient of the loss with respect to the logits.
 
         A logit of the tied table has the mean d s^2 c_i at the token's own symbol, where c_i is
         what x_L kept of the embedding. Logits are sampled, P their softmax, Y the targets; the
@@ -173,8 +194,16 @@ class Net:
         sites.append(SiteCovariance(self.depth, "head", "branch_out", self.vocab, logits))
 
 
+def _built(node: Mapping[str, Any], key: str, *args: Any) -> Any:
+    """What a node of the config builds. Raises NoTheory where the class is refused, or refuses."""
+    try:
+        return instantiate.build(node, key, *args)
+    except ConfigError as error:
+        raise NoTheory(str(error)) from error
+
+
 def _activation(node: Mapping[str, Any]) -> Activation:
-    made: Activation = instantiate.build(node, "activation")
+    made: Activation = _built(node, "activation")
     if not made.has_kernel:
         raise NoTheory(f"no kernel of {node['_target_']}")
     return made
@@ -195,7 +224,12 @@ def _norm_kernel(node: Mapping[str, Any], width: int) -> Kernel:
             raise NoTheory(str(error)) from error
     if kernel is None:
         raise NoTheory(f"no kernel of {target}")
-    made: Kernel = instantiate.make(kernel, node, "norm_type.build", width)
+    try:
+        made: Kernel = instantiate.make(kernel, node, "norm_type.build", width)
+    except ConfigError as error:
+        raise NoTheory(str(error)) from error
+    if not hasattr(made, "joint"):
+        raise NoTheory(f"the kernel of {target} lacks the attribute joint")
     return made
 
 
@@ -207,7 +241,10 @@ def _heads(tokens: int) -> int:
 def _loss_gradient(
     C: Matrix, own: Matrix, batch: TokenGroup, vocab: int, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
-    """E[E E^T] and E[(E o logits) 1]^2 with E = P - Y, over logits of covariance C per symbol."""
+    """E[R R^T] [N, N] and E[(sum_v R_iv logits_iv)^2] [N] with R = P - Y.
+
+    The logits are sampled, of covariance C for each symbol.
+    """
     N, samples = len(C), max(1, 400_000 // (vocab * len(C)))
     counted, half = batch.target >= 0, root(C)
     total, along = np.zeros((N, N)), np.zeros(N)
@@ -224,13 +261,16 @@ def _loss_gradient(
 
 
 def groups(x_BT: Tokens, y_BT: Tokens, causal: bool, joint: bool) -> list[TokenGroup]:
-    """The batch as groups of tokens that meet: one sequence each, or several under BatchNorm."""
+    """Groups of tokens that interact, at most `MAX_TOKENS` in all (or one sequence).
+
+    One sequence each, or, if ``joint`` (BatchNorm), one group of the first sequences.
+    """
     B, T = x_BT.shape
-    size = max(1, min(B, MOST_TOKENS // T)) if joint else 1
+    size = max(1, min(B, MAX_TOKENS // T)) if joint else 1
     counted = max(int((y_BT >= 0).sum()), 1)
     mask = np.kron(np.eye(size), np.tri(T) if causal else np.ones((T, T))).astype(bool)
     position = np.tile(np.arange(T), size)
-    starts = range(1) if joint else range(min(B, max(1, MOST_TOKENS // T)))
+    starts = range(1) if joint else range(min(B, max(1, MAX_TOKENS // T)))
     return [
         TokenGroup(x_BT[b : b + size].ravel(), y_BT[b : b + size].ravel(), position, mask, counted)
         for b in starts

@@ -1,4 +1,4 @@
-"""Sublayers as maps of covariances: what a branch returns, and what gradient it hands back.
+"""Sublayers as maps of covariances: C of the output, and the adjoint for gradients.
 
 Gains are fan_in * std^2 of a weight: the variance of its output over that of its input.
 """
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from stability.parts.activation_kernels import Matrix
 from stability.parts.activations import Activation
 from stability.theory.covariance import Cov, gaussian, scaled, summed
+from stability.theory.limits import decomposing, following, require_shape
 
-Turned = NDArray[np.complex128] | Matrix
+ComplexMatrix = NDArray[np.complex128] | Matrix
 """Attention matrices, real, or complex under rotary positions."""
 
 
@@ -21,7 +22,7 @@ def linear(gain: float, x: Cov) -> Cov:
     """W x with gain = fan_in * std^2, forward and, W being square, backward."""
     out = x.then(gain * x.C, lambda G: gain * G)
     if x.deviations is not None:
-        out.deviations = scaled(gain, x.deviations)  # which the draw of W then makes larger
+        out.deviations = scaled(gain, x.deviations)  # of x, passed on; the draw of W adds
         out.deviations = summed(out.deviations, gaussian(out))
     return out
 
@@ -29,8 +30,8 @@ def linear(gain: float, x: Cov) -> Cov:
 def mlp(activation: Activation, gains: Mapping[str, float], x: Cov) -> Cov:
     """W2 phi(W1 x), or with a gated activation W2 (phi(Wg x) * W1 x).
 
-    gains: forward ones, fan_in * std^2, by role; those of the way back are the same numbers with
-    the fans exchanged, and fan_in and fan_out of W1 and W2 cancel in their product.
+    gains: role -> fan_in * std^2. Backward gains are fan_out * std^2; fan_in and fan_out of W1 and
+    W2 cancel in their product.
     """
     down = gains["mlp_out"]
     read, slopes = hidden(activation, gains, x.C)
@@ -41,16 +42,24 @@ def mlp(activation: Activation, gains: Mapping[str, float], x: Cov) -> Cov:
 def hidden(
     activation: Activation, gains: Mapping[str, float], C: Matrix
 ) -> tuple[Matrix, dict[str, Matrix]]:
-    """Inside an MLP that reads C: what W2 reads, and the squared slope behind each weight before.
+    """C of the input of W2, and per weight before it (mlp_in, mlp_gate) a slope, all [N, N].
 
-    The gradient of the output of such a weight is slope o G times the gain of W2 on the way back.
+    The slope is the covariance of the derivative of that input by the weight's output. The
+    gradient of such an output is slope o G times fan_out * std^2 of W2.
     """
     up = gains["mlp_in"]
     if activation.gated:
-        F, D = activation.kernel(gains["mlp_gate"] * C)
+        F, D = _kernel(activation, gains["mlp_gate"] * C)
         return up * F * C, {"mlp_in": F, "mlp_gate": up * D * C}
-    F, D = activation.kernel(up * C)
+    F, D = _kernel(activation, up * C)
     return F, {"mlp_in": D}
+
+
+def _kernel(activation: Activation, C: Matrix) -> tuple[Matrix, Matrix]:
+    with following(activation):
+        F, D = activation.kernel(C)
+        require_shape(C, F, D)
+    return F, D
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,8 @@ class Attention:
         E[D^T C D] = C o A^T W A - A^T (m o W A) - (m o W A)^T A + A^T (W o m A^T) A,  W = C o G,
 
     each times g_q g_k g_v g_o: what reaches q and k. With rotary positions the A that carry the
-    gradient to k and q turn by rate * (i - j); each sampled head shows one of its rates.
+    gradient to k and q are multiplied by exp(-1j * rate * (i - j)); each sampled head uses one
+    rate.
 
     Args:
         gains: fan_in * std^2 of q, k, v and attn_out.
@@ -96,9 +106,9 @@ class Attention:
     def inside(
         self, C: Matrix, rng: np.random.Generator
     ) -> tuple[Matrix, Callable[[Matrix], dict[str, Matrix]]]:
-        """What W_O reads, and from the G of the branch to that of the outputs of q, k and v."""
+        """C of the input of W_O, and a map: G of the branch -> G of the outputs of q, k and v."""
         A_SNN = self._rows(C, rng)
-        B_SNN = self._turned(A_SNN)
+        B_SNN = self._rotated(A_SNN)
         m_SNN = A_SNN @ C
         mA_SNN = m_SNN @ A_SNN.swapaxes(1, 2)
         to_q = _to_queries(C, B_SNN, m_SNN, mA_SNN)
@@ -118,7 +128,7 @@ class Attention:
 
         There a sum of T exponentials is that of its largest term (the freezing of the random
         energy model, Derrida 1981). The gradient through the scores then comes from rare near-ties
-        and its mean is not what a network of some heads and seeds shows.
+        and a few heads and seeds do not estimate its mean.
         """
         std = np.sqrt(self.gains["q"] * self.gains["k"]) * np.diagonal(C).mean()
         seen = self.mask.sum(1).max()
@@ -139,16 +149,17 @@ class Attention:
         A /= A.sum(-1, keepdims=True)
         return A
 
-    def _turned(self, A_SNN: Matrix) -> Turned:
+    def _rotated(self, A_SNN: Matrix) -> ComplexMatrix:
+        """A_SNN times exp(-1j rate (i - j)); A itself without rotary positions."""
         if self.offset is None:
             return A_SNN
         rates = _rates(self.width)
         shown = rates[np.arange(len(A_SNN)) * len(rates) // len(A_SNN)]
-        phase: Turned = np.exp(-1j * shown[:, None, None] * self.offset)
+        phase: ComplexMatrix = np.exp(-1j * shown[:, None, None] * self.offset)
         return A_SNN * phase
 
 
-def _sandwiched(B_SNN: Turned, X_SNN: Turned) -> Matrix:
+def _sandwiched(B_SNN: ComplexMatrix, X_SNN: ComplexMatrix) -> Matrix:
     """Mean over samples of B^H X, its real and symmetric part."""
     S, N = B_SNN.shape[:2]
     mean = np.real(B_SNN.reshape(S * N, N).conj().T @ X_SNN.reshape(S * N, N)) / S
@@ -156,8 +167,8 @@ def _sandwiched(B_SNN: Turned, X_SNN: Turned) -> Matrix:
     return half
 
 
-def _to_queries(C: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix) -> Matrix:
-    """E[D C D^T] / G; B is A, or A turned."""
+def _to_queries(C: Matrix, B_SNN: ComplexMatrix, m_SNN: Matrix, mA_SNN: Matrix) -> Matrix:
+    """E[D C D^T] / G; B is A, or A rotated."""
     back = B_SNN.swapaxes(1, 2).conj()
     n_SNN = B_SNN @ C if np.iscomplexobj(B_SNN) else m_SNN
     inner = B_SNN @ (C * C) - 2 * m_SNN * n_SNN
@@ -166,7 +177,7 @@ def _to_queries(C: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix) -> Matr
     return _beyond_rounding((total + total.T) / 2, terms)
 
 
-def _to_keys(C: Matrix, G: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix) -> Matrix:
+def _to_keys(C: Matrix, G: Matrix, B_SNN: ComplexMatrix, m_SNN: Matrix, mA_SNN: Matrix) -> Matrix:
     """E[D^T C D] for the G of the branch's output."""
     W = C * G
     WB_SNN = W @ B_SNN
@@ -176,14 +187,17 @@ def _to_keys(C: Matrix, G: Matrix, B_SNN: Turned, m_SNN: Matrix, mA_SNN: Matrix)
 
 
 def _beyond_rounding(total: Matrix, terms: Matrix) -> Matrix:
-    """The sum of terms of this size, 0 where it is their rounding error: saturated attention."""
+    """`total`, set to 0 where |total| <= 1e-12 sqrt(terms_i terms_j).
+
+    There it is the rounding error of cancelling terms under saturated attention.
+    """
     size = np.sqrt(np.abs(terms))
     kept: Matrix = np.where(np.abs(total) > 1e-12 * size[:, None] * size, total, 0)
     return kept
 
 
 def _bounded(G: Matrix) -> Matrix:
-    """A covariance: variances >= 0, correlations within 1. Cut off what rounding has added."""
+    """G clipped to variances >= 0 and |correlations| <= 1, which rounding may violate."""
     var = np.maximum(np.diagonal(G), 0)
     most = np.sqrt(var[:, None]) * np.sqrt(var)
     return np.clip(G, -most, most)
@@ -193,7 +207,9 @@ def root(C: Matrix) -> Matrix:
     """R with R R^T = C, whatever its rank."""
     std = np.sqrt(np.diagonal(C))
     std = np.where(std > 0, std, 1)
-    eigen, U = np.linalg.eigh(C / std[:, None] / std)
+    correlation = C / std[:, None] / std
+    with decomposing(correlation):
+        eigen, U = np.linalg.eigh(correlation)
     half: Matrix = std[:, None] * U * np.sqrt(np.maximum(eigen, 0))
     return half
 

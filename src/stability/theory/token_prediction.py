@@ -7,8 +7,9 @@ At infinite width they are independent, so that over a group of tokens
     E |sum_t delta_t x_t^T|_F^2 = fan_in fan_out sum_st C_st G_st.
 
 Tokens of different sequences contribute to that sum together: equal symbols and positions have
-parallel x, equal targets parallel delta. So up to `JOINT_TOKENS` tokens of several sequences run
-together; the means over single sequences and over pairs of them are extended to the whole batch.
+parallel x, equal targets parallel delta. So sequences run together, up to
+`MAX_TOKENS_ATTENTION` tokens; the means over single sequences and over pairs of them are extended
+to the whole batch.
 
 Limits. Most of the gradient of queries and keys cancels, and finite width weighs more in the rest:
 at width 64 their gradient can be several times the predicted one. Where a tied head predicts the
@@ -28,11 +29,15 @@ from stability.config.token_positions import groups as token_groups
 from stability.config.token_positions import positions
 from stability.parts.activation_kernels import Matrix
 from stability.theory.covariance import Cov
-from stability.theory.recursion import Net, SiteCovariance, TokenGroup, Tokens, groups
+from stability.theory.recursion import (
+    MAX_TOKENS_ATTENTION,
+    Net,
+    SiteCovariance,
+    TokenGroup,
+    Tokens,
+    groups,
+)
 from stability.theory.sublayers import Attention, hidden
-
-JOINT_TOKENS = 256
-"""Tokens that run together: the cost grows with the third power."""
 
 
 class WeightFlow(NamedTuple):
@@ -56,7 +61,7 @@ def predict(config: Config, x_BT: Tokens, y_BT: Tokens, vocab: int) -> pd.DataFr
     parts = config.train.accumulate
     x_BT, y_BT = np.array_split(x_BT, parts)[0], np.array_split(y_BT, parts)[0]
     B, T = x_BT.shape
-    size = min(B, max(1, JOINT_TOKENS // T))
+    size = min(B, max(1, MAX_TOKENS_ATTENTION // T))
     (batch,) = groups(x_BT[:size], y_BT[:size], config.model.causal, joint=True)
     batch = replace(batch, counted=max(int((y_BT >= 0).sum()), 1))
     net = Net(config, vocab)
@@ -103,8 +108,10 @@ def _flows(
         return into | {"attn_out": WeightFlow(read, d, G, d)}
     read, slopes = hidden(net.activation, gains, x.C)
     m = net.hidden
-    spread = gains["mlp_out"] * d / m  # of W2 on the way back: d outputs meet in each of m features
-    into = {name: WeightFlow(x.C, d, spread * slope * G, m) for name, slope in slopes.items()}
+    backward_gain = gains["mlp_out"] * d / m  # fan_out * std^2 of W2
+    into = {
+        name: WeightFlow(x.C, d, backward_gain * slope * G, m) for name, slope in slopes.items()
+    }
     return into | {"mlp_out": WeightFlow(read, m, G, d)}
 
 
