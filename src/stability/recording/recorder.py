@@ -90,7 +90,7 @@ class Recorder:
             loss_scale: what the loss was multiplied by; divided out of every gradient.
             weight_scale: what the parameters' gradients still carry of it, where that differs.
         """
-        self.abandon(loss_scale)
+        self.end_passes(loss_scale)
         self._scales["weight_grad"] = loss_scale if weight_scale is None else weight_scale
         if "weight_grad" not in self.kinds:
             return
@@ -101,8 +101,12 @@ class Recorder:
             grads = {k: p.grad for k, p in self.weights.items() if p.grad is not None}
             self._measure("weight_grad", grads)
 
-    def abandon(self, loss_scale: float = 1.0) -> None:
-        """End the passes without measuring the parameters' gradients."""
+    def end_passes(self, loss_scale: float = 1.0) -> None:
+        """End the step's passes: no later pass belongs to it.
+
+        Args:
+            loss_scale: what the loss was multiplied by; divided out of every activation gradient.
+        """
         self._hooks.stop()
         self._scales = {"grad": loss_scale}
 

@@ -1,7 +1,7 @@
 """Tensor -> statistics, on the tensor's device and without waiting for it.
 
-A tensor becomes a vector in fp64 with an entry for each field of `results.fields`, which says what
-the entries hold. Vectors of parts merge exactly into that of the whole (`merge`).
+A tensor becomes a vector in fp64 with an entry for each field of `results.statistics`, which says
+what the entries hold. Vectors of parts merge exactly into that of the whole (`merge`).
 """
 
 import math

@@ -64,7 +64,6 @@ def execute(
         try:
             outcome = _run(config, info, folder, report, stop)
         except BaseException as error:
-            log.error("%s", traceback.format_exc())
             info.fail(error)
             info.write(folder)
             raise
@@ -78,7 +77,7 @@ def _run(
     """Everything between the first and the last run.json."""
     text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
     write_text(folder / schema.CONFIG_FILE, text)
-    with tables(config, info.run, folder) as writers:
+    with table_writers(config, info.run, folder) as writers:
         step_log = StepLog(config, info.run, writers, report)
         outcome, failure = _train(config, info, folder, step_log, stop)
         if failure is not None:
@@ -118,7 +117,7 @@ def _find_cause(
 
 
 @contextmanager
-def tables(config: Config, run: str, folder: Path) -> Iterator[dict[str, Writer]]:
+def table_writers(config: Config, run: str, folder: Path) -> Iterator[dict[str, Writer]]:
     """Writers of the run's tables, closed at the end."""
     metadata = run_metadata(config.plain(), run)
     names = ["layers", "steps", *(["probes"] if config.record.probes else [])]
@@ -158,13 +157,16 @@ def conclude(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Send the log of this package to a file, appended."""
+    """Append the log of this package to a file, with the traceback of an error in the block."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
         yield
+    except BaseException:
+        log.error("%s", traceback.format_exc())
+        raise
     finally:
         log.removeHandler(handler)
         handler.close()
