@@ -66,7 +66,7 @@ class Optimizer:
         device = self.params[0].device.type
         fused = device in ("cpu", "cuda") and not any(map(is_narrow, self.lifted_params))
         named = dict(zip(weights, self.lifted_params, strict=True))
-        self.inner = made_of(rule, named, train, fused)
+        self.inner = make_optimizers(rule, named, train, fused)
 
     @torch.no_grad()
     def gradients(self, loss_scale: Tensor) -> list[Tensor]:
@@ -129,7 +129,7 @@ class Optimizer:
             inner.load_state_dict(own)
 
 
-def made_of(
+def make_optimizers(
     rule: UpdateRule, weights: Weights, train: Train, fused: bool
 ) -> list[torch.optim.Optimizer]:
     """The optimizers of a rule.

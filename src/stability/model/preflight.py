@@ -16,7 +16,7 @@ from stability.config.instantiate import refusing_errors_of
 from stability.config.knobs import Config, ConfigError
 from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, Key
 from stability.model.build import activation_of, device_of, init_of, parts_of, update_rule_of
-from stability.model.optim import made_of
+from stability.model.optim import make_optimizers
 from stability.model.sublayers import BRANCHES
 from stability.parts.inits import Weight, start_std
 from stability.parts.placements import norms_used
@@ -130,7 +130,7 @@ def _try_optimizer(config: Config, branches: Branches) -> None:
         weights[Key(0, "head", "norm.weight")] = nn.Parameter(torch.empty(config.model.width))
         weights[Key(EMBED_LAYER, "embed", "wte")] = nn.Parameter(torch.empty(2, config.model.width))
     with refusing_errors_of("optimizer.build._target_", target, "cannot make optimizers"):
-        made_of(rule, weights, config.train, fused=False)
+        make_optimizers(rule, weights, config.train, fused=False)
 
 
 def _require_finite_nonnegative(factor: Any) -> None:

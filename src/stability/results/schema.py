@@ -1,7 +1,7 @@
 """The columns of every table, and the names of the files of a run.
 
-The statistics of the layers table come from `results.fields`. Readers name the columns that they
-want (`results.parquet.scan`), so that a column is null in files written before it was added.
+The statistics of the layers table come from `results.statistics`. Readers name the columns that
+they want (`results.parquet.scan`), so that a column is null in files written before it was added.
 
 Types are written as pyarrow spells them (``int64``, ``float64``, ``string``, ``bool``); ``key`` is
 a dictionary-encoded string. Every column may be null ("not measured") unless it is required.
@@ -33,15 +33,20 @@ _MEASURED = tuple(Column(f.name, f.type, f.doc, f.required) for f in FIELDS)
 
 LAYERS = (
     *_KEYS,
-    Column("site", "key", "see SITES; for parameters the parameter's short name", True),
-    Column("kind", "key", "see KINDS", True),
+    Column(
+        "site",
+        "key",
+        "one of `config.names.SITES`; for parameters the parameter's short name",
+        True,
+    ),
+    Column("kind", "key", "one of `config.names.KINDS`", True),
     *_MEASURED,
 )
 
 STEPS = (
     Column("run", "key", "hash of the run's identity", True),
     Column("step", "int64", "number of updates made before this pass", True),
-    Column("tokens", "int64", "tokens trained on before this step"),
+    Column("tokens", "int64", "tokens of all earlier batches, padding included"),
     Column("loss", "float64", "training loss of this step's batch, nats per token"),
     Column("val_loss", "float64", "validation loss with these weights, nats per token"),
     Column("lr", "float64", "learning rate of this step's update"),

@@ -59,7 +59,7 @@ def execute(
     torch.set_num_threads(config.threads)
     folder.mkdir(parents=True, exist_ok=True)
     with logging_to(folder / schema.LOG_FILE):
-        info = announce(config, source(config), folder)
+        info = initial_run_file(config, source(config), folder)
         info.write(folder)
         try:
             outcome = _run(config, info, folder, report, stop)
@@ -68,7 +68,7 @@ def execute(
             info.write(folder)
             raise
         log.info("%s after %d steps", outcome.text, outcome.steps_done)
-        return replace(info, **conclude(outcome, info.data["unigram_entropy"])).write(folder)
+        return replace(info, **final_fields(outcome, info.data["unigram_entropy"])).write(folder)
 
 
 def _run(
@@ -129,14 +129,14 @@ def table_writers(config: Config, run: str, folder: Path) -> Iterator[dict[str, 
             writer.close()
 
 
-def announce(config: Config, found: Source, folder: Path) -> RunFile:
+def initial_run_file(config: Config, found: Source, folder: Path) -> RunFile:
     """What run.json says before anything is built."""
     what = identity(config, found.sha256)
     limits = finfo(config.dtype, PRECISIONS[config.dtype].compute)
     return replace(RunFile.begin(folder, digest(what), found.info(), limits), identity=what)
 
 
-def conclude(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
+def final_fields(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
     """What run.json knows after the last step."""
     learned = None
     if outcome.final_val_loss is not None:
