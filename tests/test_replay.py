@@ -1,6 +1,7 @@
 """A replay names the operation that made the first non-finite value, and what it read."""
 
 import math
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from torch import nn
 from stability import replay
 from stability.config.names import Key
 from stability.recording.operations import OperationTrace
+from stability.training import kept_failure
 from tiny import make_config, run
 
 
@@ -25,6 +27,15 @@ def overflowed(tmp_path_factory):
     done = run(make_config(changes, norm="none", init="kaiming"), folder)
     assert done.info["status"] == "diverged"
     return done
+
+
+def test_weights_of_another_shape_are_refused(overflowed, tmp_path):
+    folder = shutil.copytree(overflowed.folder, tmp_path / "run")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["model"]["width"] = 64
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(kept_failure.NotReplayable, match="are not of one run"):
+        replay.FailedStep(folder).replayer("fp32")
 
 
 def test_the_culprit_reads_finite_values_and_writes_a_non_finite_one(overflowed):

@@ -93,7 +93,8 @@ def test_a_class_that_breaks_is_refused_in_a_line_and_traced_for_who_asks(tmp_pa
     )
     words = ["--config-dir", "mine", "norm.build._target_=breaks.Breaks", *TINY]
     done = command(*words, cwd=tmp_path)
-    said = "norm.build={'_target_': 'breaks.Breaks'}: Breaks cannot be made: KeyError: 'missing'\n"
+    why = "Breaks cannot be constructed: KeyError: 'missing'"
+    said = f"norm.build={{'_target_': 'breaks.Breaks'}}: {why}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     full = command(*words, cwd=tmp_path, HYDRA_FULL_ERROR="1").stderr
     assert "{}['missing']" in full and full.endswith(said)

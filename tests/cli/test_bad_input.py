@@ -139,7 +139,7 @@ CASES = [
     ("norm=pre,../config", "norm=pre,../config: must be one of"),
     ("norm=1,2", "norm=1,2: must be one of"),
     ("norm=range(3)", "norm=range(3): must be one of"),
-    ("out=/dev/null", "out=/dev/null: /dev/null is no folder"),
+    ("out=/dev/null", "out=/dev/null: /dev/null is not a folder"),
     ("norm.build._target_=os.system", "norm.build._target_=os.system: modules allowed"),
     ("data.build._target_=stability.parts.data.Source", "has no attribute 'train'"),
     ("allow=[nope]", "allow=nope: there is no such module"),
@@ -155,7 +155,7 @@ CASES = [
     ("--nonsense", "unrecognized arguments: --nonsense"),
     ("--experimental-rerun=x", "unrecognized arguments: --experimental-rerun=x"),
     ("--cfg=hydra", "invalid choice: 'hydra'"),
-    ("--config-dir=nowhere", "--config-dir=nowhere: is no folder"),
+    ("--config-dir=nowhere", "--config-dir=nowhere: is not a folder"),
     ("--config-dir", "expected one argument"),
 ]
 
@@ -202,7 +202,7 @@ def test_missing_data_are_refused(words, said, capsys):
 def test_an_output_folder_that_cannot_be_made_is_refused(monkeypatch, capsys, tmp_path):
     write(tmp_path / "file", "")
     assert run.main(["out=file/below"]) == run.BAD_INPUT
-    assert "out=file/below: file is no folder" in capsys.readouterr().err
+    assert "out=file/below: file is not a folder" in capsys.readouterr().err
     if sys.platform == "linux":  # even root cannot write here
         with pytest.raises(REFUSALS, match="out=/proc/x"):
             grid.make_folder(Config(out="/proc/x", name="a"))

@@ -7,10 +7,12 @@ import pytest
 import yaml
 
 from stability.config import folders, instantiate
-from stability.config.knobs import Config, Option
+from stability.config.knobs import Config, OptionConfig
 
 ROOT = Path(__file__).parents[2]
-BUILT = [f.name for f in fields(Config) if isinstance(f.type, type) and issubclass(f.type, Option)]
+BUILT = [
+    f.name for f in fields(Config) if isinstance(f.type, type) and issubclass(f.type, OptionConfig)
+]
 OPTIONS = [p for group in BUILT for p in sorted((ROOT / "conf" / group).glob("*.yaml"))]
 MODELS = sorted((ROOT / "conf" / "model").glob("*.yaml"))
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))

@@ -201,7 +201,7 @@ def test_a_refusal_passes_as_it_is_and_an_interruption_too():
 
 def test_a_base_is_no_class_to_be_built():
     message = refusal({"_target_": "stability.parts.placements.Placement"}, 6, 0, "attn")
-    assert "is a base" in message
+    assert "is an abstract class" in message
 
 
 @pytest.mark.parametrize(
@@ -231,3 +231,13 @@ def test_arguments_are_checked_against_the_signature(tmp_path, signature, given,
     else:
         with pytest.raises(ConfigError, match=refused):
             instantiate.build(node, "norm.build", *args)
+
+
+@pytest.mark.parametrize("error", [AttributeError, ModuleNotFoundError])
+def test_a_bug_inside_a_module_of_the_package_is_not_taken_for_a_bad_target(monkeypatch, error):
+    def fail(module):
+        raise error("a bug")
+
+    monkeypatch.setattr(instantiate.importlib, "import_module", fail)
+    with pytest.raises(error, match="a bug"):
+        instantiate.resolve("stability.parts.inits.Normal", "init.build")

@@ -13,8 +13,7 @@ RANGES: list[tuple[Legal, str, list[object], list[object]]] = [
     (ranges.at_least(1), ">= 1", [1, 1.5, 10**9], [0, 0.999, -1, math.inf, math.nan, True, "2"]),
     (ranges.at_least(1, 2000), "1 to 2,000", [1, 2000], [0.999, 2000.1, -math.inf, None]),
     (ranges.above(0, 2000), "> 0, <= 2,000", [1e-9, 2000], [0, -1, 2000.1, True]),
-    (ranges.share(), "0 <= value < 1", [0, 0.999], [-1e-9, 1, False]),
-    (ranges.share(closed=True), "0 to 1", [0, 1], [-1e-9, 1.001, True]),
+    (ranges.fraction(), "0 <= value < 1", [0, 0.999], [-1e-9, 1, False]),
     (ranges.one_of(1, "b"), "one of 1, b", [1, "b"], [2, "a"]),
     (
         ranges.subset(ABC),

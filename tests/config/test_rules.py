@@ -6,7 +6,7 @@ import math
 import pytest
 
 from stability.config.knobs import GROUPS, KNOBS, Config, ConfigError, unknown
-from stability.config.rules import OF_UPDATES, inert, validate
+from stability.config.rules import UPDATE_KEYS, keys_without_effect, validate
 from tiny import composed
 
 
@@ -223,7 +223,7 @@ def test_heads_do_not_matter_where_there_is_no_attention():
     ],
 )
 def test_a_knob_without_effect_is_known_with_its_reason(choices, changes, key):
-    assert inert(Config.from_plain(composed(changes, **choices)))[key]
+    assert keys_without_effect(Config.from_plain(composed(changes, **choices)))[key]
 
 
 ALWAYS = {"init.std", "data.path", "data.val_path", "data.vocab"}
@@ -255,25 +255,25 @@ ALWAYS = {"init.std", "data.path", "data.val_path", "data.vocab"}
         ({"dtype": "fp16", "train.weight_decay": 0.1, "on_nonfinite": "skip"}, {"record.ring"}),
         ({"dtype": "fp16", "train.weight_decay": 0.1, "record.every": 1}, {"record.ring"}),
         ({"dtype": "fp16", "train.weight_decay": 0.1, "train.steps": 1}, set()),
-        ({"dtype": "fp16", "train.weight_decay": 0.1, "train.steps": 0}, set(OF_UPDATES)),
+        ({"dtype": "fp16", "train.weight_decay": 0.1, "train.steps": 0}, set(UPDATE_KEYS)),
     ],
 )
 def test_exactly_the_knobs_without_effect_are_inert(changes, more):
-    assert set(inert(Config.from_plain(composed(changes)))) == ALWAYS | more
+    assert set(keys_without_effect(Config.from_plain(composed(changes)))) == ALWAYS | more
 
 
 def test_a_knob_with_effect_is_not_called_inert():
-    assert "init.std" not in inert(Config.from_plain(composed(init="normal")))
-    assert "data.path" not in inert(Config.from_plain(composed(data="text")))
-    assert "data.vocab" not in inert(Config.from_plain(composed(data="markov")))
-    decaying = inert(Config.from_plain(composed({"train.weight_decay": 0.1})))
+    assert "init.std" not in keys_without_effect(Config.from_plain(composed(init="normal")))
+    assert "data.path" not in keys_without_effect(Config.from_plain(composed(data="text")))
+    assert "data.vocab" not in keys_without_effect(Config.from_plain(composed(data="markov")))
+    decaying = keys_without_effect(Config.from_plain(composed({"train.weight_decay": 0.1})))
     assert not any(key.startswith("optimizer") for key in decaying)
 
 
 def test_checking_changes_nothing():
     config = composed()
     before = copy.deepcopy(config)
-    inert(validate(config))
+    keys_without_effect(validate(config))
     assert config == before
 
 

@@ -215,7 +215,7 @@ def test_the_loss_scale_is_divided_out_in_at_least_fp32(name):
 
 def test_a_parameter_without_a_gradient_is_an_error():
     params = parameters(torch.float32)
-    with pytest.raises(RuntimeError, match="no gradient reached a parameter"):
+    with pytest.raises(RuntimeError, match=r"no gradient reached .*does not contribute"):
         optimizer_of(params).gradients(torch.tensor(1.0))
 
 

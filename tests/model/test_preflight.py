@@ -7,7 +7,20 @@ import pytest
 from stability.config import instantiate
 from stability.config.knobs import ConfigError
 from stability.model import preflight
+from stability.sweep import worker
 from tiny import make_config
+
+
+def test_a_bug_in_a_branch_is_not_taken_for_bad_input(monkeypatch):
+    """Only a size that overflows is refused as one that cannot be built."""
+
+    def fail(config):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(preflight, "parts_of", fail)
+    with pytest.raises(RuntimeError, match="shapes cannot"):
+        worker.check([make_config()])
+
 
 PARTS = """
 import math, torch
@@ -127,13 +140,13 @@ BROKEN = [
     ("norm", "breaking.Tensors", "norm.build._target_", "has no attribute 'relu'"),
     ("norm", "breaking.Gainless", "norm.build._target_", "init_gain of q: is nan"),
     ("norm", "unreadable.Pre", "norm.build._target_", "cannot be imported: SyntaxError"),
-    ("norm", "stability.parts.placements.Placement", "norm.build._target_", "is a base"),
+    ("norm", "stability.parts.placements.Placement", "norm.build._target_", "is an abstract class"),
     ("norm", "stability.parts.inits.Xavier", "norm.build", "Xavier: too many positional arguments"),
     ("norm_type", "breaking.Half", "norm_type.build", "ZeroDivisionError"),
     ("norm_type", "stability.parts.norms.Affine", "norm_type.build._target_", "has no forward"),
     ("init", "breaking.Negative", "init.build._target_", "std of mlp_out: is -1.0"),
     ("init", "breaking.Roles", "init.build._target_", "std of k: KeyError"),
-    ("init", "stability.parts.inits.Init", "init.build._target_", "is a base"),
+    ("init", "stability.parts.inits.Init", "init.build._target_", "is an abstract class"),
     ("activation", "breaking.Flat", "activation.build._target_", "makes torch.float32 [] of"),
     ("activation", "breaking.Double", "activation.build._target_", "makes torch.float64 [2, 3] of"),
     (

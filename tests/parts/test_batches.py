@@ -24,6 +24,19 @@ def same(one, other) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def tokens_of(train, val):
+    source = Source()
+    source.train, source.val, source.vocab = np.array(train), np.array(val), 1 << 17
+    return source
+
+
+def test_tokens_that_differ_beyond_16_bits_have_different_hashes():
+    small, large = tokens_of([1, 2, 3], [4]), tokens_of([1, 2 + (1 << 16), 3], [4])
+    assert small.sha256 != large.sha256
+    as_16_bits = np.array([1, 2, 3], "<u2").tobytes() + b"|" + np.array([4], "<u2").tobytes() + b"|"
+    assert small.sha256 == hashlib.sha256(as_16_bits).hexdigest()
+
+
 def test_a_batch_depends_on_data_seed_and_step_alone():
     first = Counted().batch(7, 4, 16, seed=3)
     other = Counted()

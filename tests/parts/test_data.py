@@ -98,7 +98,7 @@ def test_the_same_tokens_hash_the_same_in_every_format(tmp_path):
 
 DAMAGED = {
     "empty": (b"", "is empty"),
-    "odd": (b"abc", "no whole number of uint16"),
+    "odd": (b"abc", "an odd number cannot be uint16"),
     "cut": (llmc(np.arange(100))[:-10], "truncated"),
     "headless": (llmc(np.arange(100))[:600], "truncated"),
     "hollow": (llmc(np.arange(0)), "header says 0 tokens"),

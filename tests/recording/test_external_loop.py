@@ -79,6 +79,52 @@ def test_a_step_that_a_gradient_scaler_leaves_out_is_a_step_of_its_own(tmp_path)
     assert (found["step"], found["kind"]) == (1, "act")
 
 
+def test_what_is_logged_after_a_skipped_step_belongs_to_it(tmp_path):
+    """A scaler often skips the first step: there is no row of an earlier step to add to."""
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with stability.record(model, tmp_path / "run", LAYERS, loss_scale=scaler.get_scale) as loop:
+        for step in range(5):
+            x = torch.randn(4, 5, 8)
+            x[0, 0, 0] = float("inf") if step in (0, 1, 3) else 0.0
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            loop.log(loss=float(step))
+    steps = pd.read_parquet(tmp_path / "run" / "steps.parquet")
+    assert steps["step"].tolist() == [0, 1, 2, 3, 4]
+    assert steps["loss"].tolist() == [0, 1, 2, 3, 4]
+    assert steps["skipped"].tolist() == [True, True, False, True, False]
+    acts = rows_of(tmp_path / "run", kind="act", layer=0)
+    assert acts["step"].tolist() == [0, 1, 2, 3, 4] and acts["numel"].tolist() == [160] * 5
+
+
+def test_what_is_logged_before_the_first_step_is_written_with_it(tmp_path):
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with stability.record(model, tmp_path / "run", LAYERS) as loop:
+        loop.log(lr=0.1)
+        for _ in range(2):
+            model(torch.randn(4, 5, 8)).square().mean().backward()
+            optimizer.step()
+    steps = pd.read_parquet(tmp_path / "run" / "steps.parquet")
+    assert steps["step"].tolist() == [0, 1]
+    assert steps["lr"].fillna(0).tolist() == [0.1, 0]
+
+
+def test_a_method_observe_of_an_external_module_is_not_called(tmp_path):
+    class Observing(nn.Linear):
+        def observe(self, output):
+            raise AssertionError
+
+    model = Chain()
+    model.layers[1] = Observing(8, 8)
+    one_step(model, tmp_path / "run")
+    assert set(rows_of(tmp_path / "run", kind="grad")["layer"]) == {0, 1, 2}
+
+
 def test_frozen_layers_and_unused_parameters_have_no_gradient_and_do_no_harm(tmp_path):
     model = Chain()
     model.layers[0].requires_grad_(False)
@@ -103,7 +149,7 @@ def test_only_what_the_optimizer_of_the_step_updates_has_updates(tmp_path):
     [
         (lambda: Chain().requires_grad_(False), LAYERS, "requires a gradient"),
         (lambda: nn.Identity(), LAYERS, "requires a gradient"),
-        (Chain, "((", "no regular expression"),
+        (Chain, "((", "not a valid regular expression"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_before_anything_is_written(

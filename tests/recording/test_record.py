@@ -222,7 +222,7 @@ def test_run_json_has_the_fields_of_every_run_in_their_order(tmp_path):
     [
         (r"nothing\.(\d+)", "matches none"),
         (r"layers\.\d+", "needs a group"),
-        (r"layers\.\d+\.(linear\d)", "no number"),
+        (r"layers\.\d+\.(linear\d)", "not a number"),
         (r"layers\.(\d+)\.linear\d", "two modules"),
     ],
 )

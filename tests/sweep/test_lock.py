@@ -36,7 +36,7 @@ from stability.sweep import lock
 try:
     with lock.claim(Path(sys.argv[1]), 10):
         print("taken")
-except lock.Held:
+except lock.LockHeld:
     print("held")
 """
 
@@ -65,7 +65,7 @@ def hold(folder, body, minutes=10.0, before=(), **options):
 
 
 def test_two_processes_do_not_hold_a_lock_at_once(tmp_path):
-    with lock.claim(tmp_path, 10), pytest.raises(lock.Held, match=str(os.getpid())):
+    with lock.claim(tmp_path, 10), pytest.raises(lock.LockHeld, match=str(os.getpid())):
         take(tmp_path)
     take(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -95,7 +95,7 @@ def test_a_later_process_has_a_later_start():
 @pytest.mark.parametrize("changes", [{"pid": os.getppid()}, {"pid": 1}])
 def test_an_owner_whose_start_is_not_known_lives_while_its_pid_does(tmp_path, changes):
     write_lock(tmp_path, start_tick=None, **changes)
-    with pytest.raises(lock.Held):
+    with pytest.raises(lock.LockHeld):
         take(tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_the_lock_of_a_silent_owner_is_taken_over(tmp_path, changes):
     path = write_lock(tmp_path, **changes)
     for age in (0, 500, 590):
         make_older(path, age)
-        with pytest.raises(lock.Held, match=f"{changes.get('pid', '')} on {changes['host']}"):
+        with pytest.raises(lock.LockHeld, match=f"{changes.get('pid', '')} on {changes['host']}"):
             take(tmp_path)
     make_older(path, 601)
     take(tmp_path)
@@ -117,7 +117,7 @@ def test_a_lock_that_names_no_owner_counts_only_while_it_may_still_be_written(tm
     path = tmp_path / lock.LOCK_FILE
     text = content.replace("HOST", socket.gethostname())
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(lock.Held, match="runs elsewhere"):
+    with pytest.raises(lock.LockHeld, match="another process holds its lock"):
         take(tmp_path)
     make_older(path, 2 * lock.WRITE_TIMEOUT)
     with lock.claim(tmp_path, 10):
@@ -146,7 +146,7 @@ def test_a_process_that_died_while_it_judged_a_lock_blocks_it_for_a_minute(tmp_p
     guard.touch()
     for age in (0, 50, 61):
         make_older(guard, age)
-        with pytest.raises(lock.Held):
+        with pytest.raises(lock.LockHeld):
             take(tmp_path)
     take(tmp_path)
 
@@ -158,7 +158,7 @@ def test_ages_do_not_depend_on_the_clock_of_this_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: now + 10**6)
     for blocked in (path, guard):
         blocked.touch()
-        with pytest.raises(lock.Held):
+        with pytest.raises(lock.LockHeld):
             take(tmp_path)
         assert blocked.exists()
 
@@ -214,7 +214,10 @@ def test_a_lock_that_cannot_be_read_is_not_taken_over(tmp_path, monkeypatch, num
     def fail(path):
         raise OSError(number, os.strerror(number))
 
-    with monkeypatch.context() as disk, pytest.raises(lock.Held, match="runs elsewhere"):
+    with (
+        monkeypatch.context() as disk,
+        pytest.raises(lock.LockHeld, match="another process holds its lock"),
+    ):
         disk.setattr(Path, "read_bytes", fail)
         take(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
@@ -228,7 +231,7 @@ def test_many_processes_race_for_a_stale_lock_and_one_wins(tmp_path):
         "try:\n"
         "    with lock.claim(Path(sys.argv[1]), 10):\n"
         "        time.sleep(2); print('won')\n"
-        "except lock.Held: pass\n"
+        "except lock.LockHeld: pass\n"
     )
     write_lock(tmp_path, **DEAD)
     start = str(time.time() + 3)
@@ -246,7 +249,7 @@ def test_many_processes_race_for_a_stale_lock_and_one_wins(tmp_path):
 
 def test_a_pid_of_another_namespace_says_nothing(tmp_path):
     path = write_lock(tmp_path, pid_namespace="pid:[1]", **DEAD)
-    with pytest.raises(lock.Held):
+    with pytest.raises(lock.LockHeld):
         take(tmp_path)
     make_older(path, 601)
     take(tmp_path)
@@ -273,7 +276,7 @@ def test_a_live_owner_in_another_pid_namespace_keeps_its_lock(tmp_path, proc):
     holder = hold(tmp_path, "time.sleep(60)", before=unshare(*proc))
     wait_for(lambda: (tmp_path / lock.LOCK_FILE).exists())
     try:
-        with pytest.raises(lock.Held):
+        with pytest.raises(lock.LockHeld):
             take(tmp_path)
     finally:
         holder.send_signal(signal.SIGKILL)
@@ -291,7 +294,7 @@ def test_a_command_in_another_pid_namespace_does_not_take_a_live_lock(tmp_path, 
 def test_a_proc_of_another_namespace_tells_no_start(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "readlink", lambda path: Path("7" if path.name == "self" else "x"))
     write_lock(tmp_path, start_tick="1")
-    with pytest.raises(lock.Held):
+    with pytest.raises(lock.LockHeld):
         take(tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_steps_are_reported(tmp_path):
 
 
 def handlers():
-    return {n: signal.getsignal(n) for n in pool.STOP_SIGNALS}
+    return {n: signal.getsignal(n) for n in pool.SWEEP_STOP_SIGNALS}
 
 
 def send_at_first_report(observer, *numbers):

@@ -11,7 +11,7 @@ from rich.console import Console
 from stability.config.knobs import Config
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
-from stability.sweep.summary import COLUMNS, Finished, conclude
+from stability.sweep.summary import COLUMNS, NonzeroExit, conclude
 from synthetic import write_sweep
 
 LONG = {"norm": ["pre", "post", "none"], "norm_type": ["layernorm"], "activation": ["gelu"]}
@@ -33,7 +33,7 @@ def printed(cells, ends=None, width=80, named=True, stopped=None):
     code = 0
     try:
         conclude(cells, ends or {}, named, stopped, console)
-    except Finished as finished:
+    except NonzeroExit as finished:
         code = finished.code
     return console.file.getvalue(), code
 
@@ -90,7 +90,7 @@ def test_a_run_that_cannot_be_read_is_shown_with_the_reason(cells):
     (cells[0].folder / "layers.parquet").write_bytes(b"torn")
     text = text_of(cells, width=180)
     assert re.search(rf"{cells[0].run} +unreadable", text) and "not started" not in text
-    assert "layers.parquet" in text and "made again" in text
+    assert "layers.parquet" in text and "delete its folder to run it again" in text
 
 
 @pytest.mark.parametrize("stopped", [signal.SIGINT, None])

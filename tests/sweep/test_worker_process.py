@@ -52,7 +52,7 @@ def test_a_worker_that_cannot_be_started_is_tried_once_more(tmp_path, failing_st
 def test_if_no_process_can_be_started_the_grid_is_refused(tmp_path, failing_starts):
     failing_starts += [EOFError()]
     with pytest.raises(ConfigError, match=r"no process can be started \(EOFError\)"):
-        worker_process.examine(cells(tmp_path, "completes"), [])
+        worker_process.check_and_count_gpus(cells(tmp_path, "completes"), [])
 
 
 def test_a_worker_is_used_again_until_a_run_fails(tmp_path):
@@ -150,7 +150,7 @@ def test_an_exit_code_is_said_in_words(code, words):
 
 
 def handlers():
-    return {n: signal.getsignal(n) for n in pool.STOP_SIGNALS}
+    return {n: signal.getsignal(n) for n in pool.SWEEP_STOP_SIGNALS}
 
 
 @pytest.mark.parametrize("end", ["completes", "raise"])
@@ -163,7 +163,7 @@ def test_after_a_run_signals_are_handled_as_before(tmp_path, end):
     assert handlers() == before
 
 
-@pytest.mark.parametrize("number", worker.STOP_SIGNALS)
+@pytest.mark.parametrize("number", worker.RUN_STOP_SIGNALS)
 def test_a_signal_asks_the_run_to_stop_before_its_next_step(tmp_path, number):
     rows = []
 
@@ -177,6 +177,6 @@ def test_a_signal_asks_the_run_to_stop_before_its_next_step(tmp_path, number):
 
 
 def test_a_run_whose_lock_is_held_is_not_started(tmp_path):
-    with lock.claim(tmp_path, 10), pytest.raises(lock.Held):
+    with lock.claim(tmp_path, 10), pytest.raises(lock.LockHeld):
         worker.run(CONFIG, tmp_path, lambda row: None, "stub_job")
     assert list(tmp_path.iterdir()) == []

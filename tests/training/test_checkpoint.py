@@ -1,5 +1,7 @@
 """The state of a training on disk: what it holds, and which file is no state of a run."""
 
+import errno
+
 import pytest
 import torch
 
@@ -54,6 +56,23 @@ def test_a_file_that_is_no_state_is_none(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     assert checkpoint.load(path, "mine") is None
+
+
+def test_a_damaged_file_is_named_in_the_log(tmp_path, caplog):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(b"torn")
+    assert checkpoint.load(path, "mine") is None
+    assert "checkpoint.pt is damaged and is not used" in caplog.text
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "bad disk"), MemoryError()])
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch, error):
+    def load(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(type(error)):
+        checkpoint.load(tmp_path / "checkpoint.pt", "mine")
 
 
 @pytest.mark.parametrize("held", [{"run": "another"}, {"step": 3}, [1, 2]])

@@ -261,6 +261,17 @@ def test_memory_and_hooks_are_flat_over_20_runs(tmp_path):
     assert counts[1] <= counts[0]
 
 
+def test_an_error_before_the_run_file_exists_is_in_the_log(tmp_path, monkeypatch):
+    def fail(config):
+        raise RuntimeError("no such tokens")
+
+    monkeypatch.setattr(job, "source", fail)
+    with pytest.raises(RuntimeError, match="no such tokens"):
+        job.execute(make_config(), tmp_path)
+    text = (tmp_path / "run.log").read_text()
+    assert text.count("Traceback") == 1 and "RuntimeError: no such tokens" in text
+
+
 def test_an_unwritable_folder_is_a_failed_run_with_a_cause(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")

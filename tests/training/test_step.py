@@ -38,6 +38,12 @@ def test_the_same_state_and_batch_give_the_same_step_recorded_or_not(dtype):
     assert results[0].recorded is not None and results[1].recorded is None
 
 
+def test_a_step_that_is_not_recorded_does_not_touch_the_recorder(monkeypatch):
+    state = state_of()
+    monkeypatch.setattr(state.built.recorder, "pass_done", pytest.fail)
+    assert training_step(state, train_batch(state.built, 0), False).recorded is None
+
+
 def bad_at(state, step):
     """Make steps up to this one, whose gradient is not finite, and two more; their numbers."""
     passes = iter(range(100))
@@ -57,14 +63,14 @@ def bad_at(state, step):
 def test_under_stop_every_update_from_a_bad_step_on_is_left_out():
     numbers, moved = bad_at(state_of(norm_type="batchnorm"), 1)
     assert [n.bad for n in numbers] == [0, 1, 0, 0]
-    assert [n.left_out for n in numbers] == [n.diverged for n in numbers] == [0, 1, 1, 1]
+    assert [n.skipped for n in numbers] == [n.diverged for n in numbers] == [0, 1, 1, 1]
     assert not same(moved[0], moved[1])
     assert same(moved[1], moved[2]) and same(moved[1], moved[4])
 
 
 def test_under_skip_only_the_update_of_the_bad_step_is_left_out():
     numbers, moved = bad_at(state_of(on_nonfinite="skip"), 1)
-    assert [n.left_out for n in numbers] == [0, 1, 0, 0]
+    assert [n.skipped for n in numbers] == [0, 1, 0, 0]
     assert not any(n.diverged for n in numbers)
     kept = [same(before, after) for before, after in pairwise(moved)]
     assert kept == [False, True, False, False]
@@ -72,7 +78,7 @@ def test_under_skip_only_the_update_of_the_bad_step_is_left_out():
 
 def test_under_continue_every_update_is_made():
     numbers, moved = bad_at(state_of(on_nonfinite="continue"), 1)
-    assert not any(n.left_out or n.diverged for n in numbers)
+    assert not any(n.skipped or n.diverged for n in numbers)
     assert numbers[1].bad and numbers[3].bad
     assert not all(value.isfinite().all() for value in moved[2].values())
 
@@ -81,7 +87,7 @@ def test_under_a_dynamic_scale_a_bad_step_halves_it_and_is_left_out():
     state = state_of(loss_scale="dynamic", on_nonfinite="stop")
     numbers, moved = bad_at(state, 1)
     assert [n.loss_scale for n in numbers] == [2.0**16] * 2 + [2.0**15] * 2
-    assert [n.left_out for n in numbers] == [0, 1, 0, 0]
+    assert [n.skipped for n in numbers] == [0, 1, 0, 0]
     assert not any(n.diverged for n in numbers)
     assert same(moved[1], moved[2])
 

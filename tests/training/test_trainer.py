@@ -19,7 +19,7 @@ from stability.model.optim import learning_rate
 from stability.parts.precision import LossScale
 from stability.results import parquet
 from stability.training import checkpoint, job, passes, step_log
-from stability.training.job import conclude
+from stability.training.job import final_fields
 from stability.training.outcome import Outcome
 from tiny import Ran, make_config, run
 
@@ -343,7 +343,7 @@ def test_a_validation_that_is_not_finite_is_divergence(tmp_path, monkeypatch):
 def test_learned_is_a_margin_below_the_unigram_entropy():
     def learned(val_loss: float | None) -> object:
         outcome = Outcome("completed", "completed", 3, final_val_loss=val_loss)
-        return conclude(outcome, unigram_entropy=3.0)["learned"]
+        return final_fields(outcome, unigram_entropy=3.0)["learned"]
 
     assert learned(2.69) is True
     assert learned(2.71) is False

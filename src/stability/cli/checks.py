@@ -1,6 +1,7 @@
 """A grid of composed configs is checked before anything is written: the cheap rules for all first.
 
-What needs torch (the classes to build, the device) is checked afterwards, in `worker.check`.
+What needs torch (the classes to build, the device) is checked afterwards, in
+`stability.sweep.worker.check`.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from stability.config import instantiate
 from stability.config.knobs import Config, ConfigError
 from stability.config.names import BLOCK_SUBLAYERS
 from stability.config.ranges import spelled
-from stability.config.rules import inert, validate
+from stability.config.rules import keys_without_effect, validate
 from stability.parts import data
 from stability.parts.placements import Placement, norms_used
 
@@ -36,14 +37,14 @@ def check(
     for config in configs:
         instantiate.refuse_missing(config.allow)
         instantiate.allow(*config.allow)
-    _refuse_inert(configs, given)
+    _refuse_keys_without_effect(configs, given)
     _check_out(configs[0])
     return configs, [data.source(config).sha256 for config in configs]
 
 
-def _refuse_inert(configs: Sequence[Config], given: Mapping[str, Any]) -> None:
+def _refuse_keys_without_effect(configs: Sequence[Config], given: Mapping[str, Any]) -> None:
     """Refuse a key that the user set and that has no effect in any run."""
-    reasons = [inert(config) for config in configs]
+    reasons = [keys_without_effect(config) for config in configs]
     if any(key.partition(".")[0] == "norm_type" for key in given):
         for config, found in zip(configs, reasons, strict=True):
             if not _has_norm(config):
@@ -82,5 +83,5 @@ def _check_out(config: Config) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError("out", config.out, f"cannot be a folder ({error})") from error
     if not writable:
-        legal = "is not writable" if folder.is_dir() else "is no folder"
+        legal = "is not writable" if folder.is_dir() else "is not a folder"
         raise ConfigError("out", config.out, f"{folder} {legal}")

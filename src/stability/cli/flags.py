@@ -47,5 +47,5 @@ def parse(words: Sequence[str]) -> Flags:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     for folder in flags.config_dirs:
         if not folder.is_dir():
-            raise ConfigError("--config-dir", folder, "is no folder")
+            raise ConfigError("--config-dir", folder, "is not a folder")
     return flags

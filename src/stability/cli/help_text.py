@@ -1,4 +1,4 @@
-"""The help text, from `config.KNOBS` and from the options that lie in conf/.
+"""The help text, from `config.knobs.KNOBS` and from the options that lie in conf/.
 
 Imports neither hydra nor torch: it is printed before either is needed.
 """

@@ -26,7 +26,7 @@ from stability.parts import data
 from stability.results.run_file import one_line
 from stability.sweep import resume, worker
 from stability.sweep.grid import Cell
-from stability.sweep.lock import Held
+from stability.sweep.lock import LockHeld
 from stability.sweep.pool import RunEnd
 
 PROCS = "procs"
@@ -140,6 +140,6 @@ def execute(composed: DictConfig) -> RunEnd:
         raise ConfigError("name", config.name, "conf/ or the data changed during the sweep")
     try:
         info = worker.run(config, folder, lambda row: None, worker.WorkerSettings().execute)
-    except Held as held:
+    except LockHeld as held:
         return RunEnd("held", cause=str(held))
     return RunEnd("done", info)

@@ -41,7 +41,7 @@ def launch(flags: Flags) -> int:
         named = cells[0].config.name != name
         try:
             run_cells(cells, launcher, flags.config_dirs, named)
-        except summary.Finished as finished:
+        except summary.NonzeroExit as finished:
             return finished.code
     return 0
 
@@ -69,11 +69,11 @@ def run_cells(
 
     Raises:
         ConfigError: an option cannot be built or the folder cannot be made; nothing is written.
-        Finished: the command's exit code is not 0.
+        NonzeroExit: the command's exit code is not 0.
     """
     console = progress.console()
     waiting = grid.waiting(cells)
-    gpus = worker_process.examine(waiting, config_dirs) if waiting else 0
+    gpus = worker_process.check_and_count_gpus(waiting, config_dirs) if waiting else 0
     grid.make_folder(cells[0].config)
     summary.announce(cells, waiting, console)
     if not waiting:

@@ -16,8 +16,8 @@ from stability.config.knobs import GROUPS, KNOBS, ConfigError
 from stability.sweep import grid, progress
 from stability.sweep.grid import Cell
 
-RUNS_UNCHANGED = {k for k in KNOBS if not KNOBS[k].identity and k != "train.steps"}
-"""Keys that leave the runs of an experiment as it wrote them."""
+NON_IDENTITY_KEYS = {k for k in KNOBS if not KNOBS[k].identity and k != "train.steps"}
+"""Keys that do not change which runs an experiment consists of."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Request:
         meant for other runs (with `experiments=vanishing train.steps=0`, record.every has no
         effect).
         """
-        as_written = self.typed.keys() <= RUNS_UNCHANGED
+        as_written = self.typed.keys() <= NON_IDENTITY_KEYS
         content = self.experiment.config if as_written else {}
         content = {k: v for k, v in content.items() if k not in ("defaults", "claim")}
         return dotted(content) | dotted({key: s.given for key, s in self.settings.items()})

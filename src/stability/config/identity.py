@@ -9,7 +9,7 @@ from stability.config.knobs import KNOBS, Config, lookup
 
 
 def identity(config: Config, data_sha256: str) -> dict[str, Any]:
-    """What makes two runs the same run: the config less what only names, places or shows it.
+    """What makes two runs the same run: every key that is part of it.
 
     The data count by their content, not by their path.
     """
@@ -19,8 +19,9 @@ def identity(config: Config, data_sha256: str) -> dict[str, Any]:
         if k.identity:
             value = lookup(values, k.key)
             if k.key.endswith(".build"):
-                hidden = {n for n in value if not KNOBS.get(k.key[:-5] + n, k).identity}
-                value = {n: v for n, v in value.items() if n not in hidden}
+                # an argument under build is excluded if the knob of the same name is (data.path)
+                excluded = {n for n in value if not KNOBS.get(k.key[:-5] + n, k).identity}
+                value = {n: v for n, v in value.items() if n not in excluded}
                 value |= {"_target_": _class_name(value["_target_"])}
             plain[k.key] = value
     return plain

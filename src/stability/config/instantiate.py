@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from stability.config.knobs import ConfigError
@@ -95,6 +96,20 @@ def _which_are_allowed() -> str:
     return f"modules allowed: {', '.join(sorted(_allowed))}; add one with {_option}"
 
 
+def _imported(module: str) -> ModuleType:
+    """A module by its dotted name.
+
+    Raises:
+        ValueError: there is no such module. An error inside an existing one passes.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):
+            raise ValueError(error) from error
+        raise
+
+
 def resolve(target: str, key: str) -> type:
     """The class that a ``_target_`` names.
 
@@ -105,17 +120,19 @@ def resolve(target: str, key: str) -> type:
         raise ConfigError(f"{key}._target_", target, _which_are_allowed())
     module, _, name = target.rpartition(".")
     with refusing_errors_of(f"{key}._target_", target, "cannot be imported"):
-        try:
-            found = getattr(importlib.import_module(module), name)
-        except (ModuleNotFoundError, AttributeError) as error:
-            raise ValueError(error) from error
+        home = _imported(module)
+        if not hasattr(home, name):
+            raise ValueError(f"module {module!r} has no attribute {name!r}")
+        found = getattr(home, name)
     if not isinstance(found, type):
         raise ConfigError(f"{key}._target_", target, "must name a class")
     if inspect.isabstract(found):
-        raise ConfigError(f"{key}._target_", target, "is a base: name a class made from it")
-    home = f"{found.__module__}.{found.__qualname__}"
-    if not is_allowed(home):  # a module's imports are not its classes
-        raise ConfigError(f"{key}._target_", target, f"is {home}; {_which_are_allowed()}")
+        raise ConfigError(
+            f"{key}._target_", target, "is an abstract class; name a concrete subclass"
+        )
+    full_name = f"{found.__module__}.{found.__qualname__}"
+    if not is_allowed(full_name):  # a module's imports are not its classes
+        raise ConfigError(f"{key}._target_", target, f"is {full_name}; {_which_are_allowed()}")
     return found
 
 
@@ -138,7 +155,9 @@ def make(cls: type, node: Mapping[str, Any], key: str, *args: Any, kind: type = 
     """Build ``cls(*args, **rest of node)``, as `build` does for the class that the node names."""
     target = node["_target_"]
     kwargs = {k: v for k, v in node.items() if k != "_target_"}
-    with refusing_errors_of(f"{key}._target_", target, "has no signature"):
+    with refusing_errors_of(
+        f"{key}._target_", target, "its constructor's arguments cannot be read"
+    ):
         signature = inspect.signature(cls)
     takes = [p for p in list(signature.parameters)[len(args) :] if p not in ("args", "kwargs")]
     for name, value in kwargs.items():
@@ -149,7 +168,7 @@ def make(cls: type, node: Mapping[str, Any], key: str, *args: Any, kind: type = 
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ConfigError(key, dict(node), f"{cls.__name__}: {error}") from error
-    with refusing_errors_of(key, target, f"{cls.__name__} cannot be made", dict(node)):
+    with refusing_errors_of(key, target, f"{cls.__name__} cannot be constructed", dict(node)):
         made = cls(*args, **kwargs)
     if not isinstance(made, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
@@ -158,6 +177,10 @@ def make(cls: type, node: Mapping[str, Any], key: str, *args: Any, kind: type = 
 
 
 def _check_type(key: str, value: Any, annotation: Any) -> None:
+    """Refuse a value whose type differs from a float, int, bool or str annotation.
+
+    Other annotations, and annotations that are strings, are not checked.
+    """
     wanted = {float: (int, float), int: int, bool: bool, str: str}.get(annotation)
     if wanted is None:
         return

@@ -20,10 +20,10 @@ from stability.config.ranges import (
     above,
     at_least,
     either,
+    fraction,
     matches,
     one_of,
     optional,
-    share,
     spelled,
     subset,
     typed,
@@ -69,8 +69,8 @@ _PROBES = Path(__file__).parents[1] / "training" / "probes"
 PROBES = tuple(sorted(p.stem for p in _PROBES.glob("[!_]*.py")))
 """Every probe: a file in training/probes/."""
 
-MOST_STEPS = 10**9
-"""Most steps of a run, and between two things that it does."""
+MAX_STEPS = 10**9
+"""Upper limit of train.steps and of every interval counted in steps."""
 SCALES = at_least(1e-30, 1e30)
 """Factors on the loss that, like their inverses, are normal numbers in fp32."""
 
@@ -81,7 +81,7 @@ class ConfigError(Exception):
     def __init__(self, key: str, value: object, legal: str, trace: str = "") -> None:
         super().__init__(f"{key}={value}: {legal}")
         self.key, self.value, self.legal = key, value, legal
-        if trace:  # of the process that refused, to be shown where this one's is
+        if trace:  # of the worker process that raised the error; shown with HYDRA_FULL_ERROR=1
             self.add_note(trace)
 
 
@@ -94,7 +94,7 @@ def knob(default: Any, doc: str, legal: Legal = ANY, unit: str = "", identity: b
 
 
 @dataclass
-class Option:
+class OptionConfig:
     """What an option of every group has."""
 
     label: str = knob("", "name in legends", identity=False)
@@ -105,35 +105,35 @@ class Option:
 
 
 @dataclass
-class Norm(Option):
+class Norm(OptionConfig):
     pass
 
 
 @dataclass
-class NormType(Option):
+class NormType(OptionConfig):
     eps: float = knob(1e-5, "added to the variance or mean square", at_least(0))
 
 
 @dataclass
-class Init(Option):
+class Init(OptionConfig):
     std: float = knob(0.02, "std of every weight matrix, for init=normal", at_least(0))
     embed_std: float = knob(0.02, "std of token and position embeddings", at_least(0))
 
 
 @dataclass
-class ActivationOption(Option):
+class ActivationOption(OptionConfig):
     pass
 
 
 @dataclass
-class OptimizerOption(Option):
+class OptimizerOption(OptionConfig):
     betas: list[float] | None = knob(
         None,
         "decay rates of Adam's moments",
         optional(
             Legal(
                 "two numbers, each 0 <= value < 1",
-                lambda v: len(v) == 2 and all(map(share().test, v)),
+                lambda v: len(v) == 2 and all(map(fraction().test, v)),
             )
         ),
     )
@@ -148,7 +148,7 @@ class OptimizerOption(Option):
 
 
 @dataclass
-class Data(Option):
+class Data(OptionConfig):
     path: str | None = knob(None, "training data, for data=text and data=tokens", identity=False)
     val_path: str | None = knob(
         None, "validation data; without it the last tenth of the training data", identity=False
@@ -156,7 +156,7 @@ class Data(Option):
     vocab: int | None = knob(
         None, "number of symbols, for data=markov and data=tokens", optional(at_least(2, 2**16))
     )
-    pad_share: float = knob(0.0, "mean share of padding tokens in a sequence", share())
+    pad_share: float = knob(0.0, "mean share of padding tokens in a sequence", fraction())
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Model:
     )
     bias: bool = knob(True, "biases in linear layers and norms", FLAG)
     tie_embeddings: bool = knob(True, "unembedding = embedding", FLAG)
-    dropout: float = knob(0.0, "dropout of embedding, attention and branches", share())
+    dropout: float = knob(0.0, "dropout of embedding, attention and branches", fraction())
     sublayers: str = knob(
         "attn_mlp",
         "sublayers of a block; linear and mlp have one",
@@ -188,7 +188,7 @@ class Train:
     steps: int = knob(
         150,
         "updates; 0 = one recorded pass at init",
-        at_least(0, MOST_STEPS),
+        at_least(0, MAX_STEPS),
         "steps",
         identity=False,
     )
@@ -198,7 +198,7 @@ class Train:
     schedule: str = knob(
         "constant", "learning rate after warm-up", one_of("constant", "linear", "cosine")
     )
-    warmup_steps: int = knob(0, "linear warm-up from 0", at_least(0, MOST_STEPS), "steps")
+    warmup_steps: int = knob(0, "linear warm-up from 0", at_least(0, MAX_STEPS), "steps")
     weight_decay: float = knob(0.0, "weight decay of matrices and embeddings", at_least(0))
     clip: float = knob(0.0, "largest gradient norm; 0 = no clipping", at_least(0))
     state_dtype: str = knob(
@@ -207,13 +207,13 @@ class Train:
         one_of("fp32", "param"),
     )
     eval_every: int = knob(
-        50, "steps between validations, 0 = at the end only", at_least(0, MOST_STEPS), "steps"
+        50, "steps between validations, 0 = at the end only", at_least(0, MAX_STEPS), "steps"
     )
     eval_batches: int = knob(4, "batches per validation", at_least(1, 2**20), "batches")
     checkpoint_every: int = knob(
         500,
         "steps between checkpoints, 0 = only when interrupted",
-        at_least(0, MOST_STEPS),
+        at_least(0, MAX_STEPS),
         "steps",
         identity=False,
     )
@@ -227,7 +227,7 @@ class Record:
     every: int = knob(
         10,
         "steps between recordings; the last step is always recorded",
-        at_least(1, MOST_STEPS),
+        at_least(1, MAX_STEPS),
         "steps",
     )
     kinds: list[str] = knob(list(KINDS), "what to record", subset(tuple(KINDS)))
@@ -236,7 +236,7 @@ class Record:
     )
     probes: list[str] = knob(
         [],
-        "what to measure on recorded steps with passes of its own; takes time",
+        "extra measurements on recorded steps, each with passes of its own; slow",
         subset(PROBES, empty=True),
     )
     ring: int = knob(
@@ -248,7 +248,7 @@ class Record:
         identity=False,
     )
     flush_every: int = knob(
-        50, "steps between writes to disk", at_least(1, MOST_STEPS), "steps", identity=False
+        50, "steps between writes to disk", at_least(1, MAX_STEPS), "steps", identity=False
     )
 
 

@@ -44,7 +44,7 @@ SITES = {
 
 
 class SublayerKind(NamedTuple):
-    """What everything but the network itself has to know of a kind of sublayer."""
+    """Description of a kind of sublayer: its weight matrices and the config keys that it reads."""
 
     branch: str
     """What it puts on the residual stream, in words."""
@@ -101,7 +101,7 @@ PHASES = {"weight": 0, "act": 1, "grad": 2, "weight_grad": 2, "update": 3}
 
 
 def moment(kind: str, place: tuple[int, ...], site: int = 0) -> tuple[int, ...]:
-    """Sorts rows of one step in the order of execution.
+    """Sort key of a tensor of one step: its position in the order of execution.
 
     Weights as the step finds them; activations forward; then, from the head down, gradients of
     activations and of the weights they meet; updates.

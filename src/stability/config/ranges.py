@@ -73,9 +73,7 @@ def above(low: float, high: float) -> Legal:
     return Legal(f"> {low:,}, <= {high:,}", lambda v: _number(v) and low < v <= high)
 
 
-def share(closed: bool = False) -> Legal:
-    if closed:
-        return Legal("0 to 1", lambda v: _number(v) and 0 <= v <= 1)
+def fraction() -> Legal:
     return Legal("0 <= value < 1", lambda v: _number(v) and 0 <= v < 1)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-from stability.config.knobs import DTYPES, GROUPS, KNOBS, Config, ConfigError, Model, Option
+from stability.config.knobs import DTYPES, GROUPS, KNOBS, Config, ConfigError, Model, OptionConfig
 from stability.config.names import BLOCK_SUBLAYERS, SUBLAYER_KINDS
 from stability.config.ranges import spelled
 
@@ -30,7 +30,7 @@ def validate(plain: Mapping[str, Any]) -> Config:
             raise ConfigError(key, spelled(value), f"must be {knob.legal.text}")
     for group in GROUPS:
         option = getattr(config, group)
-        if isinstance(option, Option) and "_target_" not in option.build:
+        if isinstance(option, OptionConfig) and "_target_" not in option.build:
             raise ConfigError(f"{group}.build", option.build, "needs a _target_")
     _check_pairs(config)
     return config
@@ -84,31 +84,31 @@ def _check_pairs(config: Config) -> None:
         raise ConfigError("dtype", config.dtype, "MPS has no fp64; use fp32, bf16 or fp16")
 
 
-OF_UPDATES = (
+UPDATE_KEYS = (
     *("optimizer", "train.lr", "train.schedule", "train.warmup_steps", "train.weight_decay"),
     *("train.state_dtype", "train.checkpoint_every"),
     *("record.every", "record.flush_every", "record.ring"),
 )
-"""Keys without effect where there is no update, and so a single step."""
+"""Keys that have no effect with train.steps=0."""
 
-OF_OPTIONS = (
+OPTION_ARGUMENTS = (
     *("norm_type.eps", "init.std", "data.path", "data.val_path", "data.vocab"),
     *("optimizer.betas", "optimizer.eps", "optimizer.independent_weight_decay"),
 )
 """Keys that only some options of their group read: those that pass it on under ``build``."""
 
 
-def inert(config: Config) -> dict[str, str]:
+def keys_without_effect(config: Config) -> dict[str, str]:
     """Keys that have no effect in this config, each with the reason.
 
-    A key that a user sets and that is inert in every run of a sweep is refused.
+    A key that a user sets and that has no effect in any run of a sweep is refused.
     """
-    return {**_inert_in_the_model(config), **_inert_in_training(config)}
+    return {**_model_keys_without_effect(config), **_training_keys_without_effect(config)}
 
 
-def _inert_in_the_model(config: Config) -> dict[str, str]:
+def _model_keys_without_effect(config: Config) -> dict[str, str]:
     model, found = config.model, {}
-    for key in OF_OPTIONS:
+    for key in OPTION_ARGUMENTS:
         group, name = key.split(".")
         if name not in getattr(config, group).build:
             found[key] = f"{group}={config.choices[group]} has no {name}"
@@ -120,7 +120,7 @@ def _inert_in_the_model(config: Config) -> dict[str, str]:
     return found
 
 
-def _inert_in_training(config: Config) -> dict[str, str]:
+def _training_keys_without_effect(config: Config) -> dict[str, str]:
     train, found = config.train, {}
     if train.weight_decay == 0:
         found["optimizer.independent_weight_decay"] = "train.weight_decay=0 is no decay"
@@ -131,7 +131,7 @@ def _inert_in_training(config: Config) -> dict[str, str]:
     if config.record.every == 1:
         found["record.ring"] = "record.every=1 records every step at full detail"
     if train.steps == 0:
-        found |= dict.fromkeys(OF_UPDATES, "train.steps=0 is one pass without an update")
+        found |= dict.fromkeys(UPDATE_KEYS, "train.steps=0 is one pass without an update")
     if DTYPES[config.dtype].bits > 32:
         found["tf32"] = f"dtype={config.dtype} has no fp32 products"
     return found

@@ -5,9 +5,9 @@ import numpy as np
 POSITIONS = 64
 
 
-def positions(time: int) -> list[int]:
-    """At most `POSITIONS` evenly spaced positions, the first and the last among them."""
-    even = np.linspace(0, time - 1, min(time, POSITIONS))
+def positions(time: int, at_most: int = POSITIONS) -> list[int]:
+    """At most so many evenly spaced positions out of ``time``, the first and the last included."""
+    even = np.linspace(0, time - 1, min(time, at_most))
     return [int(position) for position in even.round()]
 
 

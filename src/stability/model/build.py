@@ -46,9 +46,8 @@ def device_of(config: Config) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
-            legal = (
-                f"this machine has {count} CUDA devices; use cpu" if not count else f"has {count}"
-            )
+            last = f"this machine has {count} CUDA devices, cuda:0 to cuda:{count - 1}"
+            legal = last if count else "this machine has 0 CUDA devices; use cpu"
             raise ConfigError("device", name, legal)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device", name, "this machine has no MPS device; use cpu")

@@ -168,7 +168,10 @@ class GPT(nn.Module):
         return self.head(x_BTD, self.embed.wte)
 
     def sites(self) -> dict[Key, nn.Module]:
-        """Every site in the order of execution; one module stands for both of its names."""
+        """Every site in the order of execution; a module may have two keys.
+
+        The resid_post of a sublayer is the resid_pre of the next.
+        """
         found: dict[Key, nn.Module] = {}
         stream: nn.Module = self.embed.resid_post
         found[Key(EMBED_LAYER, "embed", "resid_post")] = stream

@@ -2,8 +2,8 @@
 
 The rules are those of `stability.parts.optimizers`. This is the arithmetic around them: moments,
 eps and the update are in at least fp32 whatever the parameter's dtype (``train.state_dtype=fp32``),
-and only the write-back rounds. There is no fp32 master copy: what the rounding drops is lost, as an
-honest 16-bit run loses it.
+and only the write-back rounds. There is no fp32 master copy: what the rounding drops is lost, as in
+pure 16-bit training.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from stability.config.knobs import Train
 from stability.config.names import Key
 from stability.parts.optimizers import UpdateRule, Weights
+from stability.recording.stats import wide_dtype
 
 
 def is_narrow(p: Tensor) -> bool:
@@ -54,7 +55,7 @@ class Optimizer:
     """
 
     def __init__(self, weights: Mapping[Key, nn.Parameter], rule: UpdateRule, train: Train) -> None:
-        self.params: list[Tensor] = list(weights.values())
+        self.keys, self.params = list(weights), list[Tensor](weights.values())
         self.rule, self.train = rule, train
         self.lifted = train.state_dtype == "fp32" and any(map(is_narrow, self.params))
         # A lifted tensor is loaded from its rounded parameter before each step: it carries the
@@ -65,12 +66,12 @@ class Optimizer:
         device = self.params[0].device.type
         fused = device in ("cpu", "cuda") and not any(map(is_narrow, self.lifted_params))
         named = dict(zip(weights, self.lifted_params, strict=True))
-        self.inner = made_of(rule, named, train, fused)
+        self.inner = make_optimizers(rule, named, train, fused)
 
     @torch.no_grad()
     def gradients(self, loss_scale: Tensor) -> list[Tensor]:
         """Lift the gradients, divide out the loss scale, and return what the step will use."""
-        grads = [_gradient(p) for p in self.params]
+        grads = [_gradient(key, p) for key, p in zip(self.keys, self.params, strict=True)]
         if self.lifted:
             grads = [g.float() for g in grads]
             for lifted, g in zip(self.lifted_params, grads, strict=True):
@@ -128,7 +129,7 @@ class Optimizer:
             inner.load_state_dict(own)
 
 
-def made_of(
+def make_optimizers(
     rule: UpdateRule, weights: Weights, train: Train, fused: bool
 ) -> list[torch.optim.Optimizer]:
     """The optimizers of a rule.
@@ -147,15 +148,13 @@ def made_of(
     return made
 
 
-def _gradient(p: Tensor) -> Tensor:
+def _gradient(key: Key, p: Tensor) -> Tensor:
     if p.grad is None:
-        raise RuntimeError(
-            "no gradient reached a parameter: part of the network took no part in the loss"
-        )
+        raise RuntimeError(f"no gradient reached {key}: it does not contribute to the loss")
     return p.grad
 
 
 def total_norm(tensors: list[Tensor]) -> Tensor:
     """L2 norm of all tensors together, summed in fp64 (fp16 squares overflow at 256)."""
-    dtype = torch.float32 if tensors[0].device.type == "mps" else torch.float64
+    dtype = wide_dtype(tensors[0].device)
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors, 2, dtype=dtype)))

@@ -16,7 +16,7 @@ from stability.config.instantiate import refusing_errors_of
 from stability.config.knobs import Config, ConfigError
 from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, Key
 from stability.model.build import activation_of, device_of, init_of, parts_of, update_rule_of
-from stability.model.optim import made_of
+from stability.model.optim import make_optimizers
 from stability.model.sublayers import BRANCHES
 from stability.parts.inits import Weight, start_std
 from stability.parts.placements import norms_used
@@ -31,10 +31,7 @@ def check(config: Config) -> None:
     Raises:
         ConfigError: the size, a class, its arguments or the device is refused.
     """
-    with torch.device("meta"):
-        names = BLOCK_SUBLAYERS[config.model.sublayers]
-        activation = activation_of(config)
-        branches = {name: BRANCHES[name](config.model, activation) for name in names}
+    branches = _branches_without_memory(config)
     _refuse_too_large(config, branches)
     _try_parts(config, branches)
     _try_init(config, branches)
@@ -45,6 +42,22 @@ def check(config: Config) -> None:
         raise ConfigError("tf32", True, f"has no effect: the device is {device.type}, not cuda")
 
 
+def _branches_without_memory(config: Config) -> Branches:
+    """The branches of one block on the meta device.
+
+    Raises:
+        ConfigError: the activation is refused, or a size overflows.
+    """
+    activation = activation_of(config)
+    try:
+        with torch.device("meta"):
+            names = BLOCK_SUBLAYERS[config.model.sublayers]
+            return {name: BRANCHES[name](config.model, activation) for name in names}
+    except (RuntimeError, OverflowError) as error:
+        model = config.choices["model"]
+        raise ConfigError("model", model, f"cannot be built here ({error})") from error
+
+
 def _refuse_too_large(config: Config, branches: Branches) -> None:
     """Refuse weights that alone take more than the memory in which they are made, in fp32 or wider.
 
@@ -52,14 +65,16 @@ def _refuse_too_large(config: Config, branches: Branches) -> None:
     """
     shape, depth = config.model, config.depth
     block = sum(p.numel() for branch in branches.values() for p in branch.parameters())
-    each = max(PRECISIONS[config.dtype].param.itemsize, 4)
-    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    bytes_per_weight = PRECISIONS[config.dtype].at_least_fp32.itemsize
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = {"model.width": (shape.width, block), "depth": (depth, depth * block)}
     if shape.vocab != "auto":
         found["model.vocab"] = shape.vocab, shape.vocab * shape.width
     for key, (value, entries) in found.items():
-        if entries * each > room:
-            takes, has = (f"{size / 1e9:,.0f} GB" for size in (entries * each, room))
+        if entries * bytes_per_weight > memory_bytes:
+            takes, has = (
+                f"{size / 1e9:,.0f} GB" for size in (entries * bytes_per_weight, memory_bytes)
+            )
             what = "a block" if key == "model.width" else "the weights"
             raise ConfigError(key, value, f"{what} would take {takes}; this machine has {has}")
 
@@ -88,9 +103,9 @@ def _try_init(config: Config, branches: Branches) -> None:
             role = name.removesuffix(".weight")
             weight = Weight.of(role, (fan_in, fan_out), 0, depth, len(branches))
             with refusing_errors_of("init.build._target_", targets[0], f"std of {role}"):
-                _refuse_nonsense(start_std(init, weight, None))
+                _require_finite_nonnegative(start_std(init, weight, None))
             with refusing_errors_of("norm.build._target_", targets[1], f"init_gain of {role}"):
-                _refuse_nonsense(placement.init_gain(role))
+                _require_finite_nonnegative(placement.init_gain(role))
 
 
 def _try_activation(config: Config) -> None:
@@ -115,9 +130,9 @@ def _try_optimizer(config: Config, branches: Branches) -> None:
         weights[Key(0, "head", "norm.weight")] = nn.Parameter(torch.empty(config.model.width))
         weights[Key(EMBED_LAYER, "embed", "wte")] = nn.Parameter(torch.empty(2, config.model.width))
     with refusing_errors_of("optimizer.build._target_", target, "cannot make optimizers"):
-        made_of(rule, weights, config.train, fused=False)
+        make_optimizers(rule, weights, config.train, fused=False)
 
 
-def _refuse_nonsense(factor: Any) -> None:
+def _require_finite_nonnegative(factor: Any) -> None:
     if not 0 <= float(factor) < math.inf:
         raise ValueError(f"is {factor}, must be finite and >= 0")

@@ -39,9 +39,9 @@ def rotary(x_BHTK: Tensor) -> Tensor:
 class Attention(nn.Module):
     """softmax(q k^T / sqrt(K)) v, projected: multi-head self-attention. Source: arXiv:1706.03762.
 
-    A fused kernel computes the softmax again on the way back, from scores and their logarithmic
-    sum: where scores are huge its gradient is rounding error. ``attention=math`` keeps the softmax,
-    in at least fp32, at the cost of T^2 numbers a head.
+    A fused kernel recomputes the softmax in the backward pass from the scores and their
+    log-sum-exp: for very large scores its gradient is dominated by rounding. ``attention=math``
+    keeps the softmax, in at least fp32, at the cost of T^2 numbers a head.
 
     Args:
         shape: the ``model`` node of a config.

@@ -38,11 +38,16 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the tokens, training and validation, in order, as little-endian uint16."""
+        """Hash of the tokens, training and validation, in order.
+
+        Each chunk of tokens counts as little-endian uint16, or as uint32 if an id needs it.
+        """
         digest = hashlib.sha256()
         for tokens in (self.train, self.val):
             for start in range(0, len(tokens), 1 << 24):
-                digest.update(np.asarray(tokens[start : start + (1 << 24)], dtype="<u2").tobytes())
+                chunk = tokens[start : start + (1 << 24)]
+                dtype = "<u2" if chunk.max() < 1 << 16 else "<u4"
+                digest.update(np.asarray(chunk, dtype=dtype).tobytes())
             digest.update(b"|")
         return digest.hexdigest()
 

@@ -1,7 +1,8 @@
 """Where tokens come from: the text that ships with Python, files, a Markov chain. Memory-mapped.
 
 To add a source: a `Source` with ``train`` and ``val`` token arrays, ``vocab`` and ``pad``, and a
-yaml in ``data/``.
+yaml in ``data/``. Its arguments that name files must end in ``path``: a file that changes is read
+again.
 """
 
 import json
@@ -74,14 +75,14 @@ class Markov(Source):
     symbol of the vocabulary never occurs in the chain: only padding uses it.
     """
 
-    length, seed = 500_000, 20_02
-    most = 2048
+    length, seed = 500_000, 2002
+    max_states = 2048
     """Symbols: the matrix has their square of entries."""
 
     def __init__(self, vocab: int) -> None:
         states = vocab - 1
-        if not 2 <= states < self.most:
-            legal = f"must be 3 to {self.most:,} for data=markov"
+        if not 2 <= states < self.max_states:
+            legal = f"must be 3 to {self.max_states:,} for data=markov"
             raise ConfigError("data.vocab", vocab, legal)
         rng = np.random.Generator(np.random.Philox(key=self.seed))
         p = np.exp(2 * rng.standard_normal((states, states)))
@@ -139,7 +140,7 @@ def _token_file(path: str | None, key: str, vocab: int) -> Tokens_N:
             )
         tokens: Tokens_N = np.memmap(file, dtype="<u2", mode="r", offset=HEADER, shape=(count,))
     elif size % 2:
-        raise ConfigError(key, path, f"holds {size} bytes: no whole number of uint16 tokens")
+        raise ConfigError(key, path, f"holds {size} bytes: an odd number cannot be uint16 tokens")
     else:
         tokens = np.memmap(file, dtype="<u2", mode="r")
     largest = max(

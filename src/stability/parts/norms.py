@@ -36,7 +36,7 @@ class Affine(nn.Module):
     over: tuple[int, ...] = ()
     """Axes of x_BTD over which the norm takes its moment; empty for a norm that takes none."""
     centred = False
-    """Whether that moment is the variance, the mean subtracted, or the mean square."""
+    """True: subtracts the mean, divides by the standard deviation. False: divides by the rms."""
 
     def __init__(self, width: int, bias: bool, eps: float) -> None:
         super().__init__()

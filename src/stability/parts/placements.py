@@ -72,7 +72,7 @@ class NoNorm(Placement):
 
 
 class Plain(Placement):
-    """f(x): neither norm nor residual, the net of before 2015."""
+    """f(x): no norm and no residual connection."""
 
     def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
         return f(x)
@@ -108,7 +108,7 @@ class DeepNorm(Placement):
 
 @dataclass(frozen=True)
 class Text:
-    """An expression as text. Adding is the loosest operation that occurs, scaling binds tighter."""
+    """An expression as text. A sum is put in brackets before it is scaled."""
 
     body: str
     is_sum: bool = False
@@ -147,7 +147,11 @@ class Norms:
 
 
 def _text_run(placement: Placement) -> tuple[str, list[str]]:
-    norms = Norms(lambda name, x: Text(f"N{'_' * bool(name)}{name}({x.body})"))  # type: ignore[attr-defined]
+    def apply(name: str, x: object) -> Text:
+        label = f"N_{name}" if name else "N"
+        return Text(f"{label}({x.body})")  # type: ignore[attr-defined]
+
+    norms = Norms(apply)
     result = placement(Text("x"), lambda x: Text(f"f({x.body})"), norms)
     if not isinstance(result, Text):
         raise TypeError(f"{type(placement).__name__} returned {type(result).__name__}")

@@ -25,6 +25,11 @@ class Precision(NamedTuple):
         """The format whose range and precision limit the run."""
         return self.autocast or self.param
 
+    @property
+    def at_least_fp32(self) -> torch.dtype:
+        """The format of parameters, or fp32 where that is narrower."""
+        return torch.promote_types(self.param, torch.float32)
+
     def context(self, device: torch.device) -> AbstractContextManager[object]:
         """The autocast context of a forward pass; does nothing without autocast."""
         if self.autocast is None:
@@ -45,7 +50,7 @@ class LossScale:
 
     Dynamic (arXiv:1710.03740): halved when a gradient is not finite (the step is skipped), doubled
     after ``growth_interval`` good steps in a row. torch's GradScaler refuses fp16 gradients, and
-    those are what an honest ``dtype=fp16`` has. A scale below 1 means that no scale helps: the run
+    ``dtype=fp16`` has such gradients. A scale below 1 means that no scale helps: the run
     has diverged.
     """
 

@@ -40,16 +40,18 @@ class Recording:
         self.run = run
         """Hash of the run, as in the tables."""
         self.step = 0
-        """The step that is being made: the number of steps done."""
+        """Index of the current step: the number of completed steps."""
         self.first_bad: dict[str, Any] | None = None
         """The first non-finite tensor, in the order of execution."""
         self.record_seconds = 0.0
-        """What recording has cost the host."""
+        """Host seconds spent on recording."""
         self._recorder, self._loss_scale = recorder, loss_scale
         metadata = run_metadata(config, run)
         self._tables = {name: Writer(folder, name, metadata) for name in ("layers", "steps")}
         self._layers = LayerLog(self._tables["layers"], run, every, ring)
         self._row: dict[str, Any] = {}
+        self._logged: dict[str, float] = {}
+        self._has_passed = False
         self._before: list[Tensor] | None = None
         self._began = time.perf_counter()
         self._scale = 1.0
@@ -58,6 +60,8 @@ class Recording:
     def log(self, **numbers: float) -> None:
         """Add columns of the steps table (``loss``, ``val_loss``, ``lr``, ...) to the last step.
 
+        Before the first step has ended, they are kept for that step.
+
         Raises:
             KeyError: no such column.
         """
@@ -65,19 +69,24 @@ class Recording:
         for name in numbers:
             if name not in known:
                 raise KeyError(f"steps has no column {name}; it has {', '.join(sorted(known))}")
-        self._row |= numbers
+        self._end_skipped_step(self._loss_scale())
+        self._logged |= numbers
 
-    def before_pass(self, first: bool) -> None:
-        """A forward pass begins, the first of its step or a further one.
-
-        A loss scale that has fallen since the last pass tells that a scaler found the gradients of
-        that pass not finite and left its update out: a step of its own.
-        """
+    def before_pass(self) -> None:
+        """A forward pass begins, the first of its step or a further one."""
         scale = self._loss_scale()
-        if not first and scale < self._scale:
-            self._recorder.abandon(self._scale)
+        self._end_skipped_step(scale)
+        self._scale, self._has_passed = scale, True
+
+    def _end_skipped_step(self, scale: float) -> None:
+        """End the current step if a gradient scaler has skipped its update.
+
+        A loss scale below that of the step's passes tells that the scaler found the gradients not
+        finite.
+        """
+        if self._has_passed and scale < self._scale:
+            self._recorder.end_passes(self._scale)
             self._end(skipped=True)
-        self._scale = scale
 
     def before_update(self) -> None:
         """The gradients are complete: measure them."""
@@ -86,7 +95,7 @@ class Recording:
             self._before = self._recorder.snapshot()
 
     def after_update(self, updated: Collection[int]) -> None:
-        """The update of these parameters, by id, is made: measure it, and begin the next step."""
+        """The parameters with these ids are updated: measure the update, begin the next step."""
         if self._layers.is_recorded(self.step):
             self._recorder.updates(self._before, None, updated)
         self._end(skipped=False)
@@ -103,11 +112,12 @@ class Recording:
         self._row["step_s"], self._began = now - self._began, now
         self.record_seconds += record_s
         self.step += 1
+        self._has_passed = False
         if self._layers.is_recorded(self.step):
             self._recorder.start()
 
     def _keep(self, recorded: RecordedStep) -> None:
-        """Write the step's rows if it is their turn or if it broke; else keep it in the ring."""
+        """Write the step if ``is_written`` or if it is not finite; else keep it in the ring."""
         if self.first_bad is not None or not recorded.is_bad():
             self._layers.add(self.step, recorded)
             return
@@ -118,8 +128,9 @@ class Recording:
 
     def _write_row(self) -> None:
         if self._row:
-            self._tables["steps"].append({name: [value] for name, value in self._row.items()})
-            self._row = {}
+            row = self._row | self._logged
+            self._tables["steps"].append({name: [value] for name, value in row.items()})
+            self._row, self._logged = {}, {}
 
     def close(self) -> None:
         """Remove the recorder's hooks, write what is left and compact the tables."""

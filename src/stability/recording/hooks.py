@@ -19,6 +19,7 @@ from stability.config.names import Key
 from stability.parts.norms import recomputing
 from stability.recording import stats
 from stability.recording.recorded_step import Slot
+from stability.recording.sites import ScoresSite
 from stability.results.statistics import FIELDS
 
 
@@ -49,7 +50,8 @@ class SiteHooks:
             and the device.
         clock: runs while something is measured.
         external_loop: the model is user code. Its outputs may be changed in place by whoever reads
-            them, may carry no gradient (a frozen start), and may be any tree of tensors.
+            them, may not require a gradient (frozen first layers), and may be nested tuples or
+            dicts of tensors.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class SiteHooks:
     def _attach(
         self, module: Any, keys: tuple[Key, ...], compiled: tuple[int, torch.device] | None
     ) -> None:
-        observable = hasattr(module, "observe")
+        observable = isinstance(module, ScoresSite)
         groups = [(k,) for k in keys] if observable else [keys]
         kinds = ("act",) if observable else ("act", "grad")
         self.expected += [(k, group) for group in groups for k in kinds if k in self.kinds]
@@ -89,7 +91,7 @@ class SiteHooks:
             return
         if module.measured is None:  # else another recorder has prepared it: share what it measures
             tokens, device = compiled
-            module.prepare(len(FIELDS) + tokens, device)
+            module.prepare(tokens, device)
             self._prepared.append(module)
         self._compiled.append((module, keys))
 
@@ -179,7 +181,7 @@ class SiteHooks:
         """Read what the sites of compiled blocks measured in the pass just made."""
         for module, keys in self._compiled if self._active else ():
             with self.clock.running():
-                if hasattr(module, "observe"):
+                if isinstance(module, ScoresSite) and module.measured is not None:
                     for key in keys:
                         row = module.measured[module.names.index(key.name)]
                         self._add(("act", (key,)), row.clone(), None)

@@ -1,4 +1,4 @@
-"""Which recorded steps reach the layers table: those whose turn it is, and those before a failure.
+"""Which recorded steps reach the layers table: those at fixed steps, and those before a failure.
 
 A training run and an external loop write their layers through the same `LayerLog`.
 """
@@ -45,7 +45,7 @@ class LayerLog:
         return recorded.rows(run=self.run, step=step)
 
     def add(self, step: int, recorded: RecordedStep) -> None:
-        """Write the step if it is its turn; else keep it in the ring."""
+        """Write the step if `is_written`; else keep it in the ring."""
         if self.is_written(step):
             self.write(self.rows(step, recorded))
         else:

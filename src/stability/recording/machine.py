@@ -1,4 +1,4 @@
-"""What only torch can tell of a run for its run.json: the number format and the device."""
+"""The number format's limits and the device's name for run.json; needs torch."""
 
 import platform
 from typing import Any

@@ -40,8 +40,8 @@ class Operation:
     @property
     def is_culprit(self) -> bool:
         """Whether an output is not finite although every input is."""
-        made = any(t.nonfinite for t in self.outputs)
-        return made and not any(t.nonfinite for t in self.inputs)
+        nonfinite_output = any(t.nonfinite for t in self.outputs)
+        return nonfinite_output and not any(t.nonfinite for t in self.inputs)
 
 
 def _summaries(tensors: Any) -> tuple[TensorSummary, ...]:
@@ -56,8 +56,8 @@ def _summaries(tensors: Any) -> tuple[TensorSummary, ...]:
     return tuple(found)
 
 
-# Memory that is filled later, and masks, which hold infinities on purpose.
-_SILENT = ("empty", "full", "scalar_tensor", "new_", "masked_fill")
+_IGNORED_OPS = ("empty", "full", "scalar_tensor", "new_", "masked_fill")
+"""Operations whose outputs are not checked: uninitialised memory, and masks filled with -inf."""
 
 
 @dataclass
@@ -102,15 +102,15 @@ class OperationTrace(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = str(func)
-        filled = any(name.removeprefix("aten.").startswith(s) for s in _SILENT)
+        filled = any(name.removeprefix("aten.").startswith(s) for s in _IGNORED_OPS)
         silent = filled or func.is_view
         inputs = () if silent else _summaries((args, kwargs))
         result = func(*args, **kwargs)
         if not silent:
             outputs = _summaries(result)
             number = len(self.operations)
-            made = Operation(number, self.phase, self.place, name, inputs, outputs)
-            self.operations.append(made)
+            operation = Operation(number, self.phase, self.place, name, inputs, outputs)
+            self.operations.append(operation)
         return result
 
     def culprit(self) -> Operation | None:

@@ -57,7 +57,7 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
     try:
         pattern = re.compile(rf"(?:^|\.){sites}$")
     except re.error as error:
-        raise ValueError(f"sites={sites}: is no regular expression ({error})") from error
+        raise ValueError(f"sites={sites}: is not a valid regular expression ({error})") from error
     if pattern.groups < 1:
         raise ValueError(f"sites={sites}: needs a group for the layer's number")
     places: dict[str, tuple[int, str]] = {}
@@ -66,7 +66,9 @@ def keys_of(model: nn.Module, sites: str) -> tuple[dict[Key, nn.Module], dict[Ke
         if match := pattern.search(name):
             number, *rest = match.groups()
             if not str(number).isdigit():
-                raise ValueError(f"sites={sites}: the first group matched {number!r}, no number")
+                raise ValueError(
+                    f"sites={sites}: the first group matched {number!r}, which is not a number"
+                )
             places[name] = (int(number), rest[0] if rest and rest[0] else BLOCK)
             key = Key(*places[name], "resid_post")
             if key in found:
@@ -210,7 +212,7 @@ class _StepHooks:
 
     def _before_pass(self, *_: Any) -> None:
         if torch.is_grad_enabled() and not recomputing():
-            self._recording.before_pass(first=not self._has_passed)
+            self._recording.before_pass()
             self._has_passed = True
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

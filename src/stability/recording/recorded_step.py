@@ -27,7 +27,7 @@ class RecordedStep:
     scales: Mapping[str, float]
     """By kind: the loss scale that its values still carry."""
     seconds: float
-    """What recording the step has cost the host."""
+    """Host seconds spent on recording the step."""
 
     def is_bad(self) -> bool:
         """Whether a tensor held a non-finite entry. Waits for the device."""

@@ -33,7 +33,7 @@ class Recorder:
             then has no such row.
 
     Use: ``start()``; forward and backward passes, as many as make one step, ``pass_done()`` after
-    each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, asked)``;
+    each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, requested)``;
     ``take()``.
     """
 
@@ -51,15 +51,17 @@ class Recorder:
         self.kinds = set(kinds)
         self.external_loop = external_loop
         self._clock = Stopwatch()
-        self._of_weights: dict[Slot, Tensor] = {}
+        self._parameter_vectors: dict[Slot, Tensor] = {}
         self._scales: dict[str, float] = {}
         compiled = None
         if compiled_tokens is not None:
             compiled = compiled_tokens, next(iter(self.weights.values())).device
         chosen = {k: m for k, m in sites.items() if k.name in names}
         self._hooks = SiteHooks(chosen, self.kinds, token_dim, compiled, self._clock, external_loop)
-        self._place = {place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))}
-        self._site = {slot: i for i, slot in enumerate(self._hooks.expected)}
+        self._sublayer_order = {
+            place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))
+        }
+        self._site_order = {slot: i for i, slot in enumerate(self._hooks.expected)}
 
     def detach(self) -> None:
         """Remove every hook."""
@@ -67,7 +69,7 @@ class Recorder:
 
     def start(self) -> None:
         """Begin a recorded step: everything that runs until `take` belongs to it."""
-        self._of_weights, self._scales = {}, {}
+        self._parameter_vectors, self._scales = {}, {}
         self._clock.seconds = 0.0
         self._hooks.start()
         if "weight" in self.kinds:
@@ -76,7 +78,7 @@ class Recorder:
 
     def _measure(self, kind: str, tensors: Mapping[Key, Tensor]) -> Tensor:
         vectors_NF = stats.measure_many(list(tensors.values()))
-        self._of_weights |= zip([(kind, (key,)) for key in tensors], vectors_NF, strict=True)
+        self._parameter_vectors |= zip([(kind, (key,)) for key in tensors], vectors_NF, strict=True)
         return vectors_NF
 
     def pass_done(self) -> None:
@@ -90,7 +92,7 @@ class Recorder:
             loss_scale: what the loss was multiplied by; divided out of every gradient.
             weight_scale: what the parameters' gradients still carry of it, where that differs.
         """
-        self.abandon(loss_scale)
+        self.end_passes(loss_scale)
         self._scales["weight_grad"] = loss_scale if weight_scale is None else weight_scale
         if "weight_grad" not in self.kinds:
             return
@@ -101,8 +103,12 @@ class Recorder:
             grads = {k: p.grad for k, p in self.weights.items() if p.grad is not None}
             self._measure("weight_grad", grads)
 
-    def abandon(self, loss_scale: float = 1.0) -> None:
-        """End the passes without measuring the parameters' gradients."""
+    def end_passes(self, loss_scale: float = 1.0) -> None:
+        """End the step's passes: no later pass belongs to it.
+
+        Args:
+            loss_scale: what the loss was multiplied by; divided out of every activation gradient.
+        """
         self._hooks.stop()
         self._scales = {"grad": loss_scale}
 
@@ -116,18 +122,18 @@ class Recorder:
     def updates(
         self,
         before: Sequence[Tensor] | None,
-        asked: Sequence[Tensor] | None,
-        by: Collection[int] | None = None,
+        requested: Sequence[Tensor] | None,
+        updated_ids: Collection[int] | None = None,
     ) -> None:
-        """Measure what the step changed, and how many changes it asked for were rounded away.
+        """Measure what the step changed, and how many changes were rounded away.
 
-        A change is lost where the rule asked for a non-zero one and the parameter stayed as it was.
+        A change is lost where the rule requested a non-zero one and the parameter stayed as it was.
 
         Args:
             before: `snapshot` of before the update.
-            asked: the changes before rounding, one for each of those parameters; None where they
-                are not known, as of a step that was left out.
-            by: ids of the parameters that were updated; all by default.
+            requested: the changes before rounding, in the order of ``before``; None if they are
+                not known, as for a skipped update.
+            updated_ids: of the parameters that were updated; all by default.
         """
         if before is None:
             return
@@ -135,11 +141,11 @@ class Recorder:
             moved = {
                 key: stats.widest(p) - stats.widest(old)
                 for (key, p), old in zip(self.weights.items(), before, strict=True)
-                if by is None or id(p) in by
+                if updated_ids is None or id(p) in updated_ids
             }
             vectors_NF = self._measure("update", moved)
-            if asked is not None:
-                pairs = zip(asked, moved.values(), strict=True)
+            if requested is not None:
+                pairs = zip(requested, moved.values(), strict=True)
                 lost_N = torch.stack([((a != 0) & (m == 0)).sum() for a, m in pairs])
                 vectors_NF[:, INDEX["lost"]] = lost_N.to(vectors_NF.dtype)
 
@@ -150,14 +156,15 @@ class Recorder:
             RuntimeError: a hook that should have fired did not.
         """
         with self._clock.running():
-            vectors = self._hooks.statistics() | self._of_weights
-            slots = sorted(vectors, key=self._moment)
+            vectors = self._hooks.statistics() | self._parameter_vectors
+            slots = sorted(vectors, key=self._execution_key)
             vectors_NF = torch.stack([vectors[slot] for slot in slots])
         return RecordedStep(vectors_NF, slots, self._scales, self._clock.seconds)
 
-    def _moment(self, slot: Slot) -> tuple[int, ...]:
-        """Sorts slots in the order of execution; parameters of one place keep their own order."""
+    def _execution_key(self, slot: Slot) -> tuple[int, ...]:
+        """Sort key of a slot in the order of execution; parameters of a sublayer keep their own."""
         kind, keys = slot
         backward = kind in ("grad", "weight_grad")
-        place = self._place.get(keys[-1][:2], -1) if backward else 0  # the maps are in order
-        return moment(kind, (place,), self._site.get(slot, 0))
+        # Both maps are in the order of the forward pass.
+        place = self._sublayer_order.get(keys[-1][:2], -1) if backward else 0
+        return moment(kind, (place,), self._site_order.get(slot, 0))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stability.config.token_positions import positions
 from stability.parts.norms import widen
 from stability.recording import stats
 from stability.results.statistics import FIELDS
@@ -30,7 +31,7 @@ class Site(nn.Module):
         self.measured: Tensor | None = None
         self.leaf: Tensor | None = None
 
-    def prepare(self, entries: int, device: torch.device) -> None:
+    def prepare(self, tokens: int, device: torch.device) -> None:
         """Prepare to measure inside a compiled graph, in passes made while ``recording`` is set.
 
         Each forward pass then writes the statistics of the activation to ``measured``, and each
@@ -38,10 +39,10 @@ class Site(nn.Module):
         forward pass: its gradient only carries the numbers out of the graph.
 
         Args:
-            entries: of a vector of statistics and the rms of each token of a pass.
+            tokens: of one pass; ``measured`` holds a vector of statistics and each token's rms.
             device: of the model.
         """
-        dtype = stats.wide_dtype(device)
+        dtype, entries = stats.wide_dtype(device), len(FIELDS) + tokens
         self.measured = torch.zeros(entries, dtype=dtype, device=device)
         self.leaf = torch.zeros(entries, dtype=dtype, device=device, requires_grad=True)
 
@@ -71,7 +72,7 @@ QUERIES = 64
 @lru_cache(maxsize=8)
 def _shown_entries(time: int, causal: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Query positions shown, which keys each may see, and the flat indices of those entries."""
-    rows = torch.linspace(0, time - 1, min(time, QUERIES), dtype=torch.float64).round().long()
+    rows = torch.tensor(positions(time, QUERIES))
     seen = torch.arange(time) <= rows[:, None] if causal else torch.ones(len(rows), time).bool()
     return rows.to(device), seen.to(device), seen.flatten().nonzero()[:, 0].to(device)
 
@@ -90,19 +91,19 @@ class ScoresSite(nn.Module):
         self.causal, self.context = causal, context
         self.recording = False
         self.measured: Tensor | None = None
-        self.shown: tuple[Tensor, Tensor, Tensor] | None = None
+        self.indices: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def prepare(self, entries: int, device: torch.device) -> None:
+    def prepare(self, tokens: int, device: torch.device) -> None:
         """As `Site.prepare`: ``measured`` gets a vector of statistics for each of `names`."""
         dtype = stats.wide_dtype(device)
         self.measured = torch.zeros(len(self.names), len(FIELDS), dtype=dtype, device=device)
-        self.shown = _shown_entries(self.context, self.causal, device)
+        self.indices = _shown_entries(self.context, self.causal, device)
 
     def forward(self, q_BHTK: Tensor, k_BHTK: Tensor) -> tuple[Tensor, Tensor]:
         output = q_BHTK.view_as(q_BHTK), k_BHTK.view_as(k_BHTK)
-        if self.recording and self.measured is not None and self.shown is not None:
-            shown = self._show(output, self.shown)
-            self.measured.copy_(torch.stack([stats.measure(t) for t in shown]))
+        if self.recording and self.measured is not None and self.indices is not None:
+            tensors = self._scores_and_entropy(output, self.indices)
+            self.measured.copy_(torch.stack([stats.measure(t) for t in tensors]))
         return output
 
     def observe(self, output: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
@@ -111,14 +112,14 @@ class ScoresSite(nn.Module):
         The entropy of row t is -sum_s a_ts ln a_ts in nats, between 0 and ln(t + 1).
         """
         q_BHTK = output[0]
-        shown = _shown_entries(q_BHTK.shape[-2], self.causal, q_BHTK.device)
-        return dict(zip(self.names, self._show(output, shown), strict=True))
+        indices = _shown_entries(q_BHTK.shape[-2], self.causal, q_BHTK.device)
+        return dict(zip(self.names, self._scores_and_entropy(output, indices), strict=True))
 
     @torch.no_grad()
-    def _show(
-        self, output: tuple[Tensor, Tensor], shown: tuple[Tensor, Tensor, Tensor]
+    def _scores_and_entropy(
+        self, output: tuple[Tensor, Tensor], indices: tuple[Tensor, Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        rows, seen, entries = shown
+        rows, seen, entries = indices
         q, k = (widen(t.detach()) for t in output)
         scores = q[..., rows, :] @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         log_a = torch.log_softmax(scores.masked_fill(~seen, -math.inf), dim=-1)

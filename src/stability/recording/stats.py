@@ -56,8 +56,8 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     flat = x.flatten(1)
     mean = flat.sum(1) / n.clamp(min=1)
     # Non-finite entries have become zeros: subtract their share of the squares.
-    off = torch.linalg.vector_norm(flat - mean[:, None], 2, dim=1).square()
-    m2 = off - (entries - n) * mean.square()
+    squares_with_zeros = torch.linalg.vector_norm(flat - mean[:, None], 2, dim=1).square()
+    squared_deviations = squares_with_zeros - (entries - n) * mean.square()
     token_ss = torch.linalg.vector_norm(x, 2, dim=-1).square()
     counts = {
         "numel": torch.full_like(n, entries),
@@ -69,7 +69,7 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values = {
         "absmax": scale,
         "mean": mean,
-        "var": m2.clamp(min=0),
+        "var": squared_deviations.clamp(min=0),
         "rms": token_ss.sum(-1),
         "absmean": torch.linalg.vector_norm(flat, 1, dim=1),
     }

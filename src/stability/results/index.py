@@ -160,15 +160,16 @@ def _add_growth(folders: list[Path], rows: list[Row]) -> None:
         if row["run"] in of_run:
             run = of_run[row["run"]]
             act, grad = run[run["kind"] == "act"], run[run["kind"] == "grad"]
-            row["variance_growth"] = _over(act["var"], -1, 0)
-            row["grad_ratio"] = _over(grad["size"], 0, -1)
-            row["grad_ratio_median"] = _over(grad["token_rms_median"], 0, -1)
+            row["variance_growth"] = _ratio(act["var"], -1, 0)
+            row["grad_ratio"] = _ratio(grad["size"], 0, -1)
+            row["grad_ratio_median"] = _ratio(grad["token_rms_median"], 0, -1)
 
 
-def _over(values: pd.Series, above: int, below: int) -> float | None:
+def _ratio(values: pd.Series, numerator: int, denominator: int) -> float | None:
+    """values[numerator] / values[denominator]; None if there are none, NaN if divided by 0."""
     if values.empty:
         return None
-    top, bottom = float(values.iloc[above]), float(values.iloc[below])
+    top, bottom = float(values.iloc[numerator]), float(values.iloc[denominator])
     return top / bottom if bottom else math.nan
 
 

@@ -1,4 +1,4 @@
-"""Whether the tables of a run are as they were written: disks, kills and hands change them."""
+"""Checks whether the tables of a run are complete and uncorrupted."""
 
 from collections.abc import Callable
 from pathlib import Path

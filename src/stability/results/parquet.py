@@ -102,7 +102,7 @@ def settled(look: Callable[[], Result]) -> Result:
 
 
 def discard(run_dir: Path, table: str) -> None:
-    """Delete a table."""
+    """Delete the compacted file, the part files, and a symbolic link in their place."""
     compacted(run_dir, table).unlink(missing_ok=True)
     _drop_link(run_dir, table)
     _drop_parts(run_dir, table)

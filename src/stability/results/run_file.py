@@ -36,11 +36,11 @@ class RunFile:
     first_bad: dict[str, Any] | None = described(
         "first non-finite tensor in the order of execution: step, layer, sublayer, site, kind"
     )
-    steps_done: int = described("updates made, counting those that were left out", 0)
+    steps_done: int = described("training steps made, including those whose update was skipped", 0)
     final_loss: float | None = described("training loss of the last step's batch, nats per token")
     final_val_loss: float | None = described("validation loss of the final weights, nats per token")
     learned: bool | None = described(
-        f"whether that is {LEARNED_MARGIN} nats below the unigram entropy of the data"
+        f"whether final_val_loss is over {LEARNED_MARGIN} nats below the data's unigram entropy"
     )
     data: Mapping[str, Any] = field(
         metadata={"doc": "hash, vocabulary, number of tokens and entropies in nats of the data"}
@@ -66,7 +66,7 @@ class RunFile:
     def begin(
         cls, folder: Path, run: str, data: Mapping[str, Any], finfo: dict[str, Any]
     ) -> "RunFile":
-        """What is known before the first step, with where and by what the run is made."""
+        """Fields known before the first step: data, versions, git, command, host."""
         return cls(
             run=run,
             folder=folder.name,
@@ -82,7 +82,7 @@ class RunFile:
 
     @classmethod
     def read(cls, folder: Path) -> "RunFile":
-        """A run's own account.
+        """Read run.json of a folder.
 
         Raises:
             OSError, ValueError, TypeError: there is none, it is no JSON, or it lacks a field.

@@ -99,6 +99,8 @@ def _verified(file: Path, table: str) -> int | None:
     with _reading(file):
         integrity.verify(file, table)
         footer = pq.read_metadata(file)
+        if "step" not in footer.schema.names:
+            raise Unreadable(f"{file}: damaged (has no column step)")
         at = footer.schema.names.index("step")
         groups = [footer.row_group(i).column(at).statistics for i in range(footer.num_row_groups)]
         return max((int(s.max) for s in groups if s is not None and s.has_min_max), default=None)

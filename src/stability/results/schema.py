@@ -46,7 +46,7 @@ LAYERS = (
 STEPS = (
     Column("run", "key", "hash of the run's identity", True),
     Column("step", "int64", "number of updates made before this pass", True),
-    Column("tokens", "int64", "tokens trained on before this step"),
+    Column("tokens", "int64", "tokens of all earlier batches, padding included"),
     Column("loss", "float64", "training loss of this step's batch, nats per token"),
     Column("val_loss", "float64", "validation loss with these weights, nats per token"),
     Column("lr", "float64", "learning rate of this step's update"),

@@ -6,7 +6,7 @@ largest finite magnitude s = max |x|, so that any finite tensor of any number fo
 statistics, and dividing out a loss scale is one division.
 
 NaN in a vector means "not measured" and becomes null in the table. NaN in the table means that the
-tensor has no such number: none of its entries is finite, or the share is that of a sum of zero.
+statistic is undefined: no entry is finite, or a share is 0/0.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class Field:
     """Type of the column. An ``int64`` is a count; it describes the tensor as its format held it,
     so that the loss scale does not touch it."""
     doc: str
-    column: Callable[[Array, Measured], Array] = lambda held, of: held
+    column: Callable[[Array, Measured], Array] = lambda stored, measured: stored
     """(this field's entries, all that was measured) -> the column's numbers."""
     power: int = 0
     """The entry is held over s**power."""
@@ -72,7 +72,7 @@ FIELDS = (
         "mean",
         "float64",
         "mean over the finite entries",
-        lambda held, of: of.scale * held,
+        lambda stored, measured: measured.scale * stored,
         power=1,
         merge="own",
     ),
@@ -80,7 +80,7 @@ FIELDS = (
         "var",
         "float64",
         "population variance over the finite entries",
-        lambda held, of: of.scale * (of.scale * (held / of.finite)),
+        lambda stored, measured: measured.scale * (measured.scale * (stored / measured.finite)),
         power=2,
         merge="own",
     ),
@@ -88,28 +88,28 @@ FIELDS = (
         "rms",
         "float64",
         "root of the mean square over the finite entries",
-        lambda held, of: of.scale * np.sqrt(held / of.finite),
+        lambda stored, measured: measured.scale * np.sqrt(stored / measured.finite),
         power=2,
     ),
     Field(  # held as it is: this is s
         "absmax",
         "float64",
         "largest magnitude among the finite entries",
-        lambda held, of: of.scale,
+        lambda stored, measured: measured.scale,
         merge="own",
     ),
     Field(  # held as the sum of magnitudes
         "absmean",
         "float64",
         "mean magnitude over the finite entries",
-        lambda held, of: of.scale * (held / of.finite),
+        lambda stored, measured: measured.scale * (stored / measured.finite),
         power=1,
     ),
     Field(  # held as the sum of squares at position 0
         "first_share",
         "float64",
         "share of the sum of squares that sits at token position 0",
-        lambda held, of: held / of["rms"],
+        lambda stored, measured: stored / measured["rms"],
         power=2,
         of="tokens",
     ),
@@ -117,7 +117,7 @@ FIELDS = (
         "token_rms_median",
         "float64",
         "median over tokens of the token's rms",
-        lambda held, of: np.where(of.finite > 0, held, np.nan) / of.divisor,
+        lambda stored, measured: np.where(measured.finite > 0, stored, np.nan) / measured.divisor,
         merge="own",
         of="tokens",
     ),

@@ -7,9 +7,9 @@ the owner died while it wrote the file. Ages compare times that the file system 
 clocks of two machines need not agree. Host names must differ between machines.
 
 Why not ``filelock.SoftFileLease`` (tried with 4.3.1): it holds an empty lock file forever. It takes
-over by RENAME_EXCHANGE, which NFS refuses, so a dead owner there is never replaced. A silent owner
-falls only after the contender has watched it for the whole lease, and commands with different
-``lock_minutes`` refuse each other.
+over by RENAME_EXCHANGE, which NFS refuses, so a dead owner there is never replaced. There a
+dead owner is replaced only after the other process has waited for the whole lease, and commands
+with different ``lock_minutes`` refuse each other.
 """
 
 import os
@@ -33,7 +33,7 @@ LOST = 75
 """Exit code of a process that lost its lock and must not write any more (EX_TEMPFAIL)."""
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Another process holds the run's lock."""
 
 
@@ -48,7 +48,7 @@ def claim(folder: Path, minutes: float) -> Iterator[None]:
         minutes: time without a heartbeat after which another owner counts as gone.
 
     Raises:
-        Held: another owner has it.
+        LockHeld: another owner has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK_FILE
@@ -93,25 +93,25 @@ def _create(path: Path, content: bytes) -> bool:
     return True
 
 
-def _remove_if_stale(path: Path, silence: float) -> None:
+def _remove_if_stale(path: Path, timeout_s: float) -> None:
     """Remove a stale lock.
 
     A second file guards this: one process at a time judges and removes, so that none removes a lock
     that was made after its judgement.
 
     Raises:
-        Held: the lock is not stale, cannot be read, or another process is judging it.
+        LockHeld: the lock is not stale, cannot be read, or another process is judging it.
     """
     guard = path.with_name(f"{path.name}.check")
     if not _create(guard, b""):
         with suppress(FileNotFoundError):
-            if _age(guard) > min(silence, GUARD_TIMEOUT):
+            if _age(guard) > min(timeout_s, GUARD_TIMEOUT):
                 guard.unlink()
         raise _held(path)
     try:
         owner = Owner.decode(path.read_bytes())
-        patience = silence if owner else min(silence, WRITE_TIMEOUT)
-        if _age(path) <= patience and not (owner and owner.is_dead()):
+        limit_s = timeout_s if owner else min(timeout_s, WRITE_TIMEOUT)
+        if _age(path) <= limit_s and not (owner and owner.is_dead()):
             raise _held(path)
         path.unlink()
     except FileNotFoundError:
@@ -122,9 +122,9 @@ def _remove_if_stale(path: Path, silence: float) -> None:
         guard.unlink(missing_ok=True)
 
 
-def _keep_alive(path: Path, content: bytes, silence: float, released: threading.Event) -> None:
+def _keep_alive(path: Path, content: bytes, timeout_s: float, released: threading.Event) -> None:
     """Renew the lock until it is released; end the process when the lock is lost."""
-    interval = min(HEARTBEAT, silence / 4)
+    interval = min(HEARTBEAT, timeout_s / 4)
     last = time.monotonic()
     while not released.wait(interval):
         try:
@@ -133,8 +133,8 @@ def _keep_alive(path: Path, content: bytes, silence: float, released: threading.
             os.utime(path)
         except FileNotFoundError:
             os._exit(LOST)
-        except OSError:  # the disk may recover, but not later than others call this owner silent
-            if time.monotonic() - last > silence - interval:
+        except OSError:  # the disk may recover, but not later than others call this owner dead
+            if time.monotonic() - last > timeout_s - interval:
                 os._exit(LOST)
         else:
             last = time.monotonic()
@@ -146,9 +146,13 @@ def _age(path: Path) -> float:
         return os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime
 
 
-def _held(path: Path) -> Held:
+def _held(path: Path) -> LockHeld:
     try:
         owner = Owner.decode(path.read_bytes())
     except OSError:
         owner = None
-    return Held(f"runs in process {owner.pid} on {owner.host}" if owner else "runs elsewhere")
+    return LockHeld(
+        f"runs in process {owner.pid} on {owner.host}"
+        if owner
+        else "another process holds its lock"
+    )

@@ -24,7 +24,7 @@ from stability.sweep.worker_process import START_ERRORS, WorkerProcess
 POLL_INTERVAL = 0.5
 """Seconds between checks whether a signal was received."""
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP, *worker.STOP_SIGNALS)
+SWEEP_STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP, *worker.RUN_STOP_SIGNALS)
 """Signals that ask a sweep to stop."""
 
 
@@ -107,7 +107,9 @@ class Pool:
 
     @contextmanager
     def _catching_signals(self) -> Iterator[None]:
-        handlers = {n: signal.signal(n, lambda n, _: self._signals.append(n)) for n in STOP_SIGNALS}
+        handlers = {
+            n: signal.signal(n, lambda n, _: self._signals.append(n)) for n in SWEEP_STOP_SIGNALS
+        }
         try:
             yield
         finally:

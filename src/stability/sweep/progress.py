@@ -132,7 +132,7 @@ class Display:
         self._stopping = True
         self._progress.update(self._sweep, note="stopping")
         what = "1 run writes its checkpoint" if runs == 1 else f"{runs} runs write checkpoints"
-        self._console.print(f"stopping: {what}; Ctrl-C now does not wait for it")
+        self._console.print(f"stopping: {what}; press Ctrl-C again to quit without waiting")
 
     def _advance(self, cell: Cell, share: float) -> None:
         """Note which share of a run is done, and estimate the time left from all of them."""

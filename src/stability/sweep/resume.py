@@ -87,7 +87,7 @@ def prepare(folder: Path, config: Config) -> Info | None:
 
 def mark_ended(folder: Path, status: str, error: str, minutes: float) -> None:
     """Write into run.json how a run ended that died before it could do so itself."""
-    with suppress(lock.Held, OSError), lock.claim(folder, minutes):
+    with suppress(lock.LockHeld, OSError), lock.claim(folder, minutes):
         info = read(folder)
         if info is None or info["status"] != "running":
             return

@@ -1,5 +1,6 @@
 """What a sweep prints at its beginning and its end, and its exit code."""
 
+import math
 import shlex
 import signal
 import sys
@@ -36,8 +37,8 @@ MIN_NAME_WIDTH = 24
 """Characters that are left for the names of runs, at least."""
 
 
-class Finished(Exception):
-    """The sweep is over and its exit code is not 0."""
+class NonzeroExit(Exception):
+    """Raised at the end of a sweep in which a run failed or that was stopped."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
@@ -74,7 +75,7 @@ def conclude(
         console: where to print.
 
     Raises:
-        Finished: a run has failed, or the sweep was stopped.
+        NonzeroExit: a run has failed, or the sweep was stopped.
     """
     sweep = cells[0].folder.parent
     if any((cell.folder / RUN_FILE).exists() for cell in cells):
@@ -83,7 +84,7 @@ def conclude(
         found = index.index(sweep)
         console.print(_table(cells, found.runs.set_index("run"), ends, console.width))
         for reason in found.damaged.values():
-            console.print(f"{escape(reason)}; without its folder the run is made again")
+            console.print(f"{escape(reason)}; delete its folder to run it again")
     failed = [cell for cell in cells if _kind(cell, ends) == "failed"]
     for cell in failed:
         console.print(_failure(cell, ends[cell.run]), soft_wrap=True)
@@ -99,9 +100,9 @@ def conclude(
     elif failed or stopped is not None:
         console.print("resume:  the same command again; it runs only what is not finished")
     if stopped is not None:
-        raise Finished(128 + (stopped if stopped == signal.SIGINT else signal.SIGTERM))
+        raise NonzeroExit(128 + (stopped if stopped == signal.SIGINT else signal.SIGTERM))
     if failed:
-        raise Finished(FAILED)
+        raise NonzeroExit(FAILED)
 
 
 def _kind(cell: Cell, ends: Mapping[str, RunEnd]) -> str | None:
@@ -147,7 +148,7 @@ def _wrapped(name: str, width: int) -> str:
 
 
 def _number(value: Any) -> str:
-    return "-" if value is None or value != value else f"{value:.4g}"
+    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 def _failure(cell: Cell, end: RunEnd) -> str:

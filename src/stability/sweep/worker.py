@@ -25,7 +25,7 @@ from stability.results.run_file import one_line
 from stability.results.schema import LOG_FILE
 from stability.sweep import lock, resume
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+RUN_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that ask a run to stop; not Ctrl-C, which a terminal sends to all its processes: the
 parent decides."""
 
@@ -54,7 +54,7 @@ def run(config: Config, folder: Path, report: Report, execute: str) -> dict[str,
         The content of run.json.
 
     Raises:
-        lock.Held: another process has its lock.
+        lock.LockHeld: another process has its lock.
         Exception: what ended the run early.
     """
     with lock.claim(folder, config.lock_minutes), _stop_request() as stop:
@@ -69,7 +69,7 @@ def run(config: Config, folder: Path, report: Report, execute: str) -> dict[str,
 def _stop_request() -> Iterator[Callable[[], bool]]:
     """A function that the training calls before each step: has a signal asked it to stop?"""
     received: list[int] = []
-    handlers = {n: signal.signal(n, lambda n, _: received.append(n)) for n in STOP_SIGNALS}
+    handlers = {n: signal.signal(n, lambda n, _: received.append(n)) for n in RUN_STOP_SIGNALS}
     try:
         yield lambda: bool(received)
     finally:
@@ -92,11 +92,7 @@ def check(configs: Sequence[Config]) -> int:
 
     for config in configs:
         instantiate.allow(*config.allow)
-        try:
-            preflight.check(config)
-        except (RuntimeError, MemoryError, OverflowError) as error:
-            model = config.choices["model"]
-            raise ConfigError("model", model, f"cannot be built here ({error})") from error
+        preflight.check(config)
     return torch.cuda.device_count()
 
 
@@ -125,7 +121,7 @@ def serve(pipe: Connection, settings: WorkerSettings) -> None:
         try:
             with _output_to(folder / LOG_FILE):
                 info = run(config, folder, lambda row: send("report", row), settings.execute)
-        except lock.Held as held:
+        except lock.LockHeld as held:
             send("held", str(held))
         except BaseException as error:
             send("failed", one_line(error))

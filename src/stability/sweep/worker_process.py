@@ -29,7 +29,7 @@ def process_context() -> Any:
     return context
 
 
-def examine(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
+def check_and_count_gpus(cells: Sequence[Cell], trusted: Sequence[Path]) -> int:
     """Check in another process what needs torch, so that this one never loads it.
 
     Returns:

@@ -4,6 +4,7 @@ A checkpoint holds all that the next step depends on. Batches and dropout depend
 step) alone, so the step's number is all of the random state there is.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from stability.model.build import Built
 from stability.results import atomic
+
+log = logging.getLogger("stability")
 
 Checkpoint = dict[str, Any]
 
@@ -54,12 +57,12 @@ def read(path: Path) -> Checkpoint:
     """The state in a file, on the CPU.
 
     Raises:
-        FileNotFoundError: no such file.
+        OSError: there is no such file, or it cannot be read.
         DamagedError: the file holds something else.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+    except (OSError, MemoryError):
         raise
     except Exception as error:  # torch raises errors of many kinds for a damaged file
         raise DamagedError(str(error).partition("\n")[0]) from error
@@ -69,9 +72,16 @@ def read(path: Path) -> Checkpoint:
 
 
 def load(path: Path, run: str) -> Checkpoint | None:
-    """A run's state; None if there is none, or if it is damaged or of another run."""
+    """A run's state; None if there is none, or if it is damaged or of another run.
+
+    Raises:
+        OSError: the file cannot be read, which says nothing about its content.
+    """
     try:
         state = read(path)
-    except (FileNotFoundError, DamagedError):
+    except FileNotFoundError:
+        return None
+    except DamagedError as error:
+        log.warning("%s is damaged and is not used: %s", path.name, error)
         return None
     return state if state.get("run") == run else None

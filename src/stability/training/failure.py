@@ -1,4 +1,4 @@
-"""What a run that broke hands over: where it broke, and what the failing step started from."""
+"""State saved when a run diverges: the failing step, its weights and its batch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ def loss_place(config: Config, step: int) -> FirstBad:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a run that broke hands over to be repeated; shares no memory with the training.
+    """What is saved of a diverged run to make its step again; shares no memory with the training.
 
     Attributes:
         step: the first that was not finite; after the last step, the number of steps.

@@ -1,4 +1,4 @@
-"""What a run that broke leaves behind: its first non-finite tensor, and all that it came from.
+"""Finds the first non-finite tensor of a diverged run by making the failing step again.
 
 The failing step is made once more on a model of its own, and recorded in full, whatever the config
 records. If it is the weights that are broken already, the update before broke them, and its step is
@@ -52,8 +52,9 @@ def replay_failure(failure: Failure, config: Config, folder: Path, layers: Layer
     """Repeat what broke; write failure.pt, the failing step's rows, and those before it.
 
     Steps before the failing one are those of the ring; without a ring, those since the last
-    checkpoint or the start are made again. The training must have let go of its model, so that
-    there is room for another; if there is none all the same, the answer is what was seen.
+    checkpoint or the start are made again. The caller must have freed the trained
+    model. If memory still does not suffice, this returns the first non-finite tensor seen while
+    training.
 
     Args:
         failure: of the run.
@@ -70,7 +71,7 @@ def replay_failure(failure: Failure, config: Config, folder: Path, layers: Layer
     found = None
     try:
         replay = FailureReplay(failure, Replayer(build(config)), folder, layers)
-        found = replay.of_end() if failure.validating else replay.of_step()
+        found = replay.replay_final_validation() if failure.validating else replay.replay_step()
     except torch.OutOfMemoryError as error:
         log.warning("no memory to repeat step %d: %s", failure.step, error)
     return found or failure.seen or loss_place(config, failure.step)
@@ -92,7 +93,7 @@ class FailureReplay:
         self.failure, self.replayer, self.folder, self.layers = failure, replayer, folder, layers
         self.built = replayer.built
 
-    def of_step(self) -> FirstBad | None:
+    def replay_step(self) -> FirstBad | None:
         """The first non-finite tensor of the failing step, or of the update that it suffers from.
 
         A fault that came by chance may not come again: then None.
@@ -100,18 +101,18 @@ class FailureReplay:
         step, broken_by_update = self.failure.step, None
         batch = train_batch(self.built, step)
         if self.failure.weights_broken and step > 0:
-            broken_by_update = self._of_update(step - 1)
+            broken_by_update = self._replay_update(step - 1)
         else:
             self._write_steps_before(step)
         self.replayer.load(self.failure.saved)
         found = self._record(batch)
         return broken_by_update or found
 
-    def of_end(self) -> FirstBad | None:
+    def replay_final_validation(self) -> FirstBad | None:
         """The first non-finite tensor of the validation after the last step."""
         step = self.failure.step
         if self.failure.weights_broken and step > 0:
-            return self._of_update(step - 1)
+            return self._replay_update(step - 1)
         self.replayer.load(self.failure.saved)
         self.built.model.eval()
         for index in range(self.built.config.train.eval_batches):
@@ -121,7 +122,7 @@ class FailureReplay:
                 return found
         return None
 
-    def _of_update(self, step: int) -> FirstBad | None:
+    def _replay_update(self, step: int) -> FirstBad | None:
         """The first non-finite tensor of a step whose update broke the weights."""
         self._write_steps_before(step, make_them=True)
         batch = train_batch(self.built, step)
@@ -154,22 +155,25 @@ class FailureReplay:
         rows = self.layers.rows(batch.step, self.replayer.record(batch, update))
         found = first_bad(rows)
         if self.layers.is_written(batch.step):
-            rows = _not_chosen(rows, self.built.config.record)
+            rows = _rows_not_recorded(rows, self.built.config.record)
         if len(rows["layer"]):
             self.layers.write(rows)
         return found
 
 
-def _not_chosen(rows: Rows, record: Record) -> Rows:
-    """The rows that the config leaves out."""
+def _rows_not_recorded(rows: Rows, record: Record) -> Rows:
+    """The rows that the config does not record."""
     pairs = zip(rows["kind"], rows["site"], strict=True)
-    new = [kind not in record.kinds or _elsewhere(kind, site, record.sites) for kind, site in pairs]
+    new = [
+        kind not in record.kinds or _is_unrecorded_site(kind, site, record.sites)
+        for kind, site in pairs
+    ]
     return {
         name: column[new] if isinstance(column, np.ndarray) else list(compress(column, new))
         for name, column in rows.items()
     }
 
 
-def _elsewhere(kind: str, site: str, sites: Sequence[str]) -> bool:
-    """Whether a row of an activation or its gradient is of none of the chosen sites."""
+def _is_unrecorded_site(kind: str, site: str, sites: Sequence[str]) -> bool:
+    """Whether a row of an activation or its gradient lies at a site that is not recorded."""
     return kind in ("act", "grad") and site not in sites

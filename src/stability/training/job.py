@@ -59,17 +59,16 @@ def execute(
     torch.set_num_threads(config.threads)
     folder.mkdir(parents=True, exist_ok=True)
     with logging_to(folder / schema.LOG_FILE):
-        info = announce(config, source(config), folder)
+        info = initial_run_file(config, source(config), folder)
         info.write(folder)
         try:
             outcome = _run(config, info, folder, report, stop)
         except BaseException as error:
-            log.error("%s", traceback.format_exc())
             info.fail(error)
             info.write(folder)
             raise
         log.info("%s after %d steps", outcome.text, outcome.steps_done)
-        return replace(info, **conclude(outcome, info.data["unigram_entropy"])).write(folder)
+        return replace(info, **final_fields(outcome, info.data["unigram_entropy"])).write(folder)
 
 
 def _run(
@@ -78,7 +77,7 @@ def _run(
     """Everything between the first and the last run.json."""
     text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
     write_text(folder / schema.CONFIG_FILE, text)
-    with tables(config, info.run, folder) as writers:
+    with table_writers(config, info.run, folder) as writers:
         step_log = StepLog(config, info.run, writers, report)
         outcome, failure = _train(config, info, folder, step_log, stop)
         if failure is not None:
@@ -118,7 +117,7 @@ def _find_cause(
 
 
 @contextmanager
-def tables(config: Config, run: str, folder: Path) -> Iterator[dict[str, Writer]]:
+def table_writers(config: Config, run: str, folder: Path) -> Iterator[dict[str, Writer]]:
     """Writers of the run's tables, closed at the end."""
     metadata = run_metadata(config.plain(), run)
     names = ["layers", "steps", *(["probes"] if config.record.probes else [])]
@@ -130,14 +129,14 @@ def tables(config: Config, run: str, folder: Path) -> Iterator[dict[str, Writer]
             writer.close()
 
 
-def announce(config: Config, found: Source, folder: Path) -> RunFile:
+def initial_run_file(config: Config, found: Source, folder: Path) -> RunFile:
     """What run.json says before anything is built."""
     what = identity(config, found.sha256)
     limits = finfo(config.dtype, PRECISIONS[config.dtype].compute)
     return replace(RunFile.begin(folder, digest(what), found.info(), limits), identity=what)
 
 
-def conclude(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
+def final_fields(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
     """What run.json knows after the last step."""
     learned = None
     if outcome.final_val_loss is not None:
@@ -158,13 +157,16 @@ def conclude(outcome: Outcome, unigram_entropy: float) -> dict[str, Any]:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Send the log of this package to a file, appended."""
+    """Append the log of this package to a file, with the traceback of an error in the block."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
         yield
+    except BaseException:
+        log.error("%s", traceback.format_exc())
+        raise
     finally:
         log.removeHandler(handler)
         handler.close()

@@ -1,10 +1,11 @@
 """The failing step of a run that diverged, read back from its folder and repeated in any format."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 import yaml
-from torch import Tensor
+from torch import Size, Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability.config.knobs import Config, ConfigError
@@ -56,9 +57,11 @@ class FailedStep:
             plain = yaml.safe_load((folder / CONFIG_FILE).read_text())
             self.saved = checkpoint.read(folder / FAILURE_FILE)
         except FileNotFoundError as error:
-            what = "is no run" if not (folder / CONFIG_FILE).exists() else "has not diverged"
+            what = "is not a run" if not (folder / CONFIG_FILE).exists() else "has not diverged"
             reason = f"{what} (no {Path(error.filename).name})"
             raise NotReplayable(f"{folder}: {reason}") from error
+        except OSError as error:
+            raise NotReplayable(f"{folder}: cannot be read ({error.strerror})") from error
         except (yaml.YAMLError, UnicodeDecodeError, checkpoint.DamagedError) as error:
             reason = str(error).partition("\n")[0]
             raise NotReplayable(f"{folder}: damaged ({reason})") from error
@@ -83,12 +86,10 @@ class FailedStep:
         saved, config = self.saved, self.config.changed({"dtype": dtype, "compile": False})
         vocab = len(saved["model"].get("embed.wte", ()))
         replayer = Replayer(build(config, KeptBatch(saved["x"], saved["y"], vocab)))
-        try:
-            replayer.load(saved)
-        except (RuntimeError, KeyError) as error:
+        if _shapes(saved["model"]) != _shapes(replayer.built.model.state_dict()):
             files = f"{CONFIG_FILE} and {FAILURE_FILE}"
-            reason = str(error).partition("\n")[0]
-            raise NotReplayable(f"{self.folder}: {files} are not of one run ({reason})") from error
+            raise NotReplayable(f"{self.folder}: {files} are not of one run")
+        replayer.load(saved)
         return replayer, train_batch(replayer.built, saved["step"])
 
     def operations(self, dtype: str, open_attention: bool) -> OperationTrace:
@@ -104,3 +105,7 @@ class FailedStep:
         """The step's rows at every site and parameter, in a dtype."""
         replayer, batch = self.replayer(dtype)
         return replayer.record(batch).rows(step=batch.step)
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from stability.model.build import Built
 from stability.model.gpt import loss_sum
+from stability.model.optim import total_norm
 from stability.parts.batches import IGNORED
 from stability.recording.recorder import Recorder
 
@@ -56,8 +57,7 @@ def forward_backward(built: Built, batch: Batch, recorder: Recorder | None = Non
         torch.manual_seed(config.seed * 1_000_003 + batch.step)
     tokens = (batch.y_BT != IGNORED).sum()
     parts = config.train.accumulate
-    dtype = torch.promote_types(built.precision.param, torch.float32)
-    total = torch.zeros((), device=batch.x_BT.device, dtype=dtype)
+    total = torch.zeros((), device=batch.x_BT.device, dtype=built.precision.at_least_fp32)
     pairs = zip(batch.x_BT.tensor_split(parts), batch.y_BT.tensor_split(parts), strict=True)
     for x_BT, y_BT in pairs:
         with built.precision.context(built.device):
@@ -87,8 +87,23 @@ def validate(built: Built) -> float:
     return total / count
 
 
+def clipped_gradients(built: Built, loss_scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Make the gradients what the optimizer's step uses: without the loss scale, and clipped.
+
+    Returns:
+        Their L2 norm before clipping and the factor of the clipping, 0-d tensors.
+    """
+    grads = built.optimizer.gradients(loss_scale)
+    norm = total_norm(grads)
+    return norm, clip(grads, norm, built.config.train.clip)
+
+
 def clip(grads: list[Tensor], norm: Tensor, limit: float) -> Tensor:
-    """Scale gradients of this norm down to ``limit`` (0: no limit); the factor that did it."""
+    """Multiply gradients in place by min(1, limit / (norm + 1e-12)), by 1 if the limit is 0.
+
+    Returns:
+        The factor, a 0-d tensor.
+    """
     if limit == 0:
         return torch.ones_like(norm)
     factor = (limit / (norm + 1e-12)).clamp(max=1.0)

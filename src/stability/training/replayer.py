@@ -4,13 +4,12 @@ import torch
 from torch import Tensor
 
 from stability.model.build import Built, recorder_of
-from stability.model.optim import total_norm
 from stability.recording.layer_log import LayerLog
 from stability.recording.recorded_step import RecordedStep
 from stability.recording.recorder import Recorder
 from stability.training import checkpoint
 from stability.training.checkpoint import Checkpoint
-from stability.training.passes import Batch, clip, forward_backward, train_batch
+from stability.training.passes import Batch, clipped_gradients, forward_backward, train_batch
 from stability.training.step import TrainingState, training_step
 
 
@@ -60,7 +59,6 @@ class Replayer:
         return recorded
 
     def _update(self, step: int) -> None:
-        built, train = self.built, self.built.config.train
-        grads = built.optimizer.gradients(built.loss_scale.scale)
-        clip(grads, total_norm(grads), train.clip)
+        built = self.built
+        clipped_gradients(built, built.loss_scale.scale)
         built.optimizer.step(step, torch.zeros((), device=built.device))

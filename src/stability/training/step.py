@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from stability.model.build import Built
-from stability.model.optim import total_norm
 from stability.recording import stats
 from stability.recording.recorded_step import RecordedStep
 from stability.recording.recorder import Recorder
 from stability.training.divergence import judge
-from stability.training.passes import Batch, clip, forward_backward
+from stability.training.passes import Batch, clipped_gradients, forward_backward
 
 
 class TrainingState:
@@ -36,16 +35,17 @@ class TrainingState:
 
 
 class StepNumbers(NamedTuple):
-    """The numbers of a step; the last three are truth values."""
+    """The numbers of one step as Python values."""
 
     loss: float
     grad_norm: float
     clip_factor: float
     loss_scale: float
-    bad: float
+    bad: bool
     """The loss or the gradient was not finite."""
-    left_out: float
-    diverged: float
+    skipped: bool
+    """The update was left out."""
+    diverged: bool
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class StepResult:
         """The step's numbers. Waits for the device."""
         if self._ready is not None:
             self._ready.synchronize()
-        return StepNumbers(*self._values.tolist())
+        loss, norm, factor, scale, *flags = self._values.tolist()
+        return StepNumbers(loss, norm, factor, scale, *map(bool, flags))
 
 
 def training_step(state: TrainingState, batch: Batch, record: bool) -> StepResult:
@@ -78,33 +79,31 @@ def training_step(state: TrainingState, batch: Batch, record: bool) -> StepResul
     buffers = [b.clone() for b in built.model.buffers()]
     if recorder:
         recorder.start()
-    loss = forward_backward(built, batch, built.recorder)
+    loss = forward_backward(built, batch, recorder)
     if recorder:
         recorder.gradients(float(scale))
-    grads = built.optimizer.gradients(scale)
-    norm = total_norm(grads)
-    factor = clip(grads, norm, built.config.train.clip)
+    norm, factor = clipped_gradients(built, scale)
     policy = built.config.on_nonfinite
-    bad, left_out = judge(loss, norm, built.loss_scale, policy, state.diverged)
-    recorded = _update(built, batch.step, left_out, recorder)
+    bad, skipped = judge(loss, norm, built.loss_scale, policy, state.diverged)
+    recorded = _update(built, batch.step, skipped, recorder)
     for buffer, before in zip(built.model.buffers(), buffers, strict=True):
-        buffer.copy_(torch.where(left_out, before, buffer))
-    values = (loss, norm, factor, scale, bad, left_out, state.diverged)
+        buffer.copy_(torch.where(skipped, before, buffer))
+    values = (loss, norm, factor, scale, bad, skipped, state.diverged)
     return StepResult(batch.step, recorded, *_to_host(values))
 
 
 def _update(
-    built: Built, step: int, left_out: Tensor, recorder: Recorder | None
+    built: Built, step: int, skipped: Tensor, recorder: Recorder | None
 ) -> RecordedStep | None:
     """Make the update, unless it is left out, and take what was recorded."""
     updates = built.config.train.steps > 0
     before = recorder.snapshot() if recorder and updates else None
     if updates:
-        built.optimizer.step(step, left_out.to(torch.float32))
+        built.optimizer.step(step, skipped.to(torch.float32))
     if recorder is None:
         return None
     if before is not None:
-        recorder.updates(before, None if bool(left_out) else built.optimizer.asked(before))
+        recorder.updates(before, None if bool(skipped) else built.optimizer.asked(before))
     return recorder.take()
 
 

@@ -23,12 +23,13 @@ FLUSH_SECONDS = 60.0
 class SpikeDetector:
     """Tells steps whose loss or gradient norm is far above the recent medians.
 
-    A step is a spike if, against the medians of the last `WINDOW` finite steps (at least `LEAST`),
-    its loss is more than `LOSS` nats higher or its gradient norm more than `GRADIENT` times larger.
+    The medians are those of the last `WINDOW` finite steps, of at least `MIN_STEPS`. A step is a
+    spike if its loss is more than `LOSS_RISE_NATS` higher than the median or its gradient norm more
+    than `GRAD_NORM_FACTOR` times larger.
     """
 
-    WINDOW, LEAST = 50, 10
-    LOSS, GRADIENT = 1.0, 10.0
+    WINDOW, MIN_STEPS = 50, 10
+    LOSS_RISE_NATS, GRAD_NORM_FACTOR = 1.0, 10.0
 
     def __init__(self) -> None:
         self.recent: deque[tuple[float, float]] = deque(maxlen=self.WINDOW)
@@ -37,9 +38,12 @@ class SpikeDetector:
     def is_spike(self, loss: float, grad_norm: float) -> bool:
         """Whether the step is a spike; remembers the step for those that follow."""
         spike = False
-        if len(self.recent) >= self.LEAST:
+        if len(self.recent) >= self.MIN_STEPS:
             usual_loss, usual_norm = (median(v) for v in zip(*self.recent, strict=True))
-            spike = loss > usual_loss + self.LOSS or grad_norm > usual_norm * self.GRADIENT
+            spike = (
+                loss > usual_loss + self.LOSS_RISE_NATS
+                or grad_norm > usual_norm * self.GRAD_NORM_FACTOR
+            )
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self.recent.append((loss, grad_norm))
         return spike
@@ -60,12 +64,13 @@ class StepLog:
     ) -> None:
         self.train, self.record = config.train, config.record
         self.run, self.writers, self.report = run, writers, report
-        self.tokens = config.train.batch_size * config.model.context
+        self.tokens_per_step = config.train.batch_size * config.model.context
         last = max(config.train.steps - 1, 0)
         every, ring = config.record.every, config.record.ring
         self.layers = LayerLog(writers["layers"], run, every, ring, last)
         self.spikes = SpikeDetector()
         self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
+        self.last_logged = 0.0
 
     def keep(self, first: int) -> None:
         """Drop the rows that a run which resumes at this step will write again."""
@@ -97,19 +102,21 @@ class StepLog:
             began: clock (`time.perf_counter`) when the step began.
         """
         step, numbers = result.step, result.numbers()
+        # On a GPU the step before may have been logged after this one began: count no second twice.
+        began, self.last_logged = max(began, self.last_logged), time.perf_counter()
         row = {
             "run": self.run,
             "step": step,
-            "tokens": step * self.tokens,
+            "tokens": step * self.tokens_per_step,
             "loss": numbers.loss,
             "val_loss": val_loss,
             "lr": learning_rate(self.train, step) if self.train.steps else 0.0,
             "grad_norm": numbers.grad_norm,
             "clip_factor": numbers.clip_factor,
             "loss_scale": numbers.loss_scale,
-            "skipped": bool(numbers.left_out),
+            "skipped": numbers.skipped,
             "spike": self.spikes.is_spike(numbers.loss, numbers.grad_norm),
-            "step_s": time.perf_counter() - began,
+            "step_s": self.last_logged - began,
             "record_s": result.recorded.seconds if result.recorded else 0.0,
         }
         self.writers["steps"].append({name: [value] for name, value in row.items()})
@@ -122,5 +129,5 @@ class StepLog:
         if (now := time.monotonic()) - self.reported > REPORT_SECONDS:
             self.reported = now
             shown = {name: row[name] for name in ("step", "loss", "grad_norm", "val_loss")}
-            speed = self.tokens / row["step_s"]
+            speed = self.tokens_per_step / row["step_s"]
             self.report({**shown, "steps": self.train.steps, "tokens_per_s": speed})

@@ -2,7 +2,7 @@
 
 Divergence is an outcome, not an error. The host reads the numbers of a step at once on a CPU, and
 one step late on a GPU, which then need not wait for it. The weights that the failing step started
-from are intact all the same: the device leaves out every later update (`training.step`).
+from are still intact: once a run has diverged, the device skips every later update.
 """
 
 import logging
@@ -60,7 +60,7 @@ class Trainer:
         self, built: Built, folder: Path, step_log: StepLog, stop: Callable[[], bool]
     ) -> None:
         self.built, self.step_log, self.stop = built, step_log, stop
-        self.config, self.updates = built.config, built.config.train.steps
+        self.config, self.steps = built.config, built.config.train.steps
         self.checkpoint_file = folder / CHECKPOINT_FILE
         self.state, self.first = TrainingState(built), 0
         self.prober = Prober(built, step_log.run) if self.config.record.probes else None
@@ -68,7 +68,7 @@ class Trainer:
         self.lag = 1 if built.device.type == "cuda" else 0
         self.outcome = Outcome("completed", "completed", 0)
         self.failure: Failure | None = None
-        self.ticked = time.perf_counter()
+        self.last_time = time.perf_counter()
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one; drop the rows that will be written again."""
@@ -82,7 +82,7 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Train to the end, to divergence, or to the first ``stop``."""
-        self.ticked = time.perf_counter()
+        self.last_time = time.perf_counter()
         self.built.model.train()
         self.outcome.steps_done = self.first
         try:
@@ -90,12 +90,12 @@ class Trainer:
         except Diverged as end:
             self.failure = end.failure
             self.outcome.status, self.outcome.steps_done = "diverged", end.failure.step
-        self._tick()
+        self._add_elapsed_seconds()
         return self.outcome
 
     def _train(self) -> None:
         batch = train_batch(self.built, self.first)
-        for step in range(self.first, max(self.updates, 1)):
+        for step in range(self.first, max(self.steps, 1)):
             if self.stop():
                 self._interrupt(step)
                 return
@@ -108,7 +108,7 @@ class Trainer:
         self._validate_last()
 
     def _probe(self, batch: Batch) -> None:
-        """Take the step's probes, of a copy of the model, if it is their turn."""
+        """Take the step's probes, of a copy of the model, if the step is written."""
         if self.prober is None or not self.step_log.layers.is_written(batch.step):
             return
         self._log_steps()
@@ -133,7 +133,7 @@ class Trainer:
         while len(self.pending) > keep:
             result, val_loss, began = self.pending.popleft()
             numbers = self.step_log.add(result, val_loss, began)
-            self.outcome.steps_done = min(result.step + 1, self.updates)
+            self.outcome.steps_done = min(result.step + 1, self.steps)
             self.outcome.final_loss = numbers.loss
             self.outcome.record_seconds += result.recorded.seconds if result.recorded else 0.0
             if numbers.diverged:
@@ -157,7 +157,7 @@ class Trainer:
     def _checkpoint(self, done: int) -> None:
         """Write a checkpoint, or at least the rows, if it is time."""
         every = self.config.train.checkpoint_every
-        if every and done % every == 0 and done < self.updates:
+        if every and done % every == 0 and done < self.steps:
             self._log_steps()
             self._save(done)
         else:
@@ -166,7 +166,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         """Write a checkpoint that ``step`` starts from; every row before it is on disk first."""
         self.step_log.flush()
-        self._tick()
+        self._add_elapsed_seconds()
         state = checkpoint.pack(self.built, step, self.step_log.run)
         state["recent"] = [list(pair) for pair in self.step_log.spikes.recent]
         state["outcome"] = self.outcome.carried()
@@ -182,15 +182,15 @@ class Trainer:
         loss = self.outcome.final_val_loss = passes.validate(self.built)
         if math.isfinite(loss):
             if self.config.train.keep_checkpoint:
-                self._save(self.updates)
+                self._save(self.steps)
             return
         self.outcome.status = "diverged"
         self.outcome.text = "diverged: the last validation loss is not finite"
         if self.config.on_nonfinite != "continue":  # else it broke long ago, and was named then
-            self.failure = Failure.of(self.built, self.updates, self.step_log.run)
+            self.failure = Failure.of(self.built, self.steps, self.step_log.run)
 
-    def _tick(self) -> None:
+    def _add_elapsed_seconds(self) -> None:
         """Count the seconds since last time."""
         now = time.perf_counter()
-        self.outcome.seconds += now - self.ticked
-        self.ticked = now
+        self.outcome.seconds += now - self.last_time
+        self.last_time = now

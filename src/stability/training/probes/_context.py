@@ -75,9 +75,8 @@ class ProbeContext:
     def __init__(self, built: Built) -> None:
         self.built, self.config = built, built.config
         self.vocab = built.model.embed.wte.shape[0]
-        dtype = torch.promote_types(built.precision.param, torch.float32)
         model = GPT(self.config.model, self.config.depth, self.vocab, parts_of(self.config))
-        self.model = model.to(built.device, dtype)
+        self.model = model.to(built.device, built.precision.at_least_fp32)
 
     def set_batch(self, batch: Batch) -> None:
         """Take the batch of another step."""

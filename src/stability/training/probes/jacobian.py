@@ -14,10 +14,10 @@ rounds stand in `_spectral`.
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from stability.config.token_positions import positions
 from stability.model.gpt import Sublayer
 from stability.training.probes._context import BLOCKS, SUBLAYERS, Item, ProbeContext, Row
 from stability.training.probes._spectral import spectral_norm
@@ -61,11 +61,10 @@ def through_branch(sub: Sublayer, x_BTD: Tensor) -> Tensor:
 def tails(context: ProbeContext) -> Iterator[Row]:
     """Rows ``tail``: every product runs through the one graph of the whole stack."""
     depth = context.model.depth
-    even = torch.linspace(0, depth - 1, min(depth, TAILS), dtype=torch.float64)
     x_BTD = context.model.embed(context.x_BT[:SEQUENCES, :TOKENS]).requires_grad_()
     entering = []
     for block in context.model.blocks:
         entering.append(x_BTD)
         x_BTD = block(x_BTD)
-    for layer in even.round().long().tolist():
+    for layer in positions(depth, TAILS):
         yield layer, "block", "tail", spectral_norm(x_BTD, entering[layer])

@@ -1,6 +1,6 @@
 """rms(output) / rms(input) of every linear layer (not of a tied head), bias included.
 
-At init it is std * sqrt(fan_in), where the weights know nothing of the input.
+At init it is std * sqrt(fan_in), for weights that are independent of the input.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
-"""Who gets the gradient: by token position, at every residual stream and in every weight.
+"""Gradient by token position, at every residual stream and in every weight.
 
 - ``0``, ``1``, ...: mean square, over sequences and features, of the gradient of the stream at
-  this position; at most 64 evenly spaced ones (`tokens.positions`);
+  this position; at most 64 evenly spaced ones (`config.token_positions.positions`);
 - ``<weight>.first``, ``.quarter``, ``.rest``: Frobenius norm of sum_t delta_t x_t^T over the
-  positions of a group (`tokens.groups`).
+  positions of a group (`config.token_positions.groups`).
 
 The gradient is that of the mean loss of the part of the batch that the probes see.
 """
