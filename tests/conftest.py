@@ -1,4 +1,4 @@
-"""Every test runs with one thread of torch, whatever the test before it set."""
+"""Every test runs with one thread of torch and the default refusals, whatever ran before it."""
 
 import os
 import sys
@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from stability.config import instantiate
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def default_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that a test ran in this process may have named its own flag for modules."""
+    monkeypatch.setattr(instantiate, "_option", "allow=[MODULE]")
 
 
 @pytest.fixture(autouse=True)
