@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from stability.config.names import Key
 from stability.parts.norms import recomputing
@@ -49,9 +48,6 @@ class SiteHooks:
         compiled: for sites inside compiled blocks, which are prepared here: the tokens of one pass
             and the device.
         clock: runs while something is measured.
-        external_loop: the model is user code. Its outputs may be changed in place by whoever reads
-            them, may not require a gradient (frozen first layers), and may be nested tuples or
-            dicts of tensors.
     """
 
     def __init__(
@@ -61,9 +57,7 @@ class SiteHooks:
         token_dim: int,
         compiled: tuple[int, torch.device] | None,
         clock: Stopwatch,
-        external_loop: bool = False,
     ) -> None:
-        self.external_loop = external_loop
         self.kinds, self.token_dim, self.clock = kinds & {"act", "grad"}, token_dim, clock
         self.expected: list[Slot] = []
         """Slots of a step, in the order in which the forward pass meets them."""
@@ -131,41 +125,13 @@ class SiteHooks:
             for key in keys:
                 self._add(("act", (key,)), stats.measure(shown[key.name]), None)
 
-    def _on_forward(self, keys: tuple[Key, ...], module: Any, _: Any, output: Any) -> None:
+    def _on_forward(self, keys: tuple[Key, ...], module: Any, _: Any, output: Tensor) -> None:
         if not self._is_pass_of_the_step():
             return
-        tensor = output if isinstance(output, Tensor) else _first_tensor(module, output)
         if "act" in self.kinds:
-            self._measure(("act", keys), tensor)
-        if "grad" not in self.kinds:
-            return
-        if tensor.requires_grad:
-            self._measure_gradient(("grad", keys), tensor)
-        elif self.external_loop:
-            self._passes.setdefault(("grad", keys), [])  # there is none, hence no row
-
-    def _measure_gradient(self, slot: Slot, tensor: Tensor) -> None:
-        """Measure the gradient of a tensor when the backward pass makes it."""
-        fired = []
-
-        def hook(grad: Tensor) -> None:
-            fired.append(True)
-            self._measure(slot, grad)
-
-        tensor.register_hook(hook)
-        base = tensor._base if self.external_loop else None
-        if base is None or base.grad_fn is None or base.numel() != tensor.numel():
-            return
-        # A change in place takes the hooks of a view off the graph. The node that made its base
-        # stays in the graph and receives the same gradient.
-        shape, output = tensor.shape, base.output_nr
-
-        def hook_of_base(grads: tuple[Tensor | None, ...]) -> None:
-            grad = grads[output]
-            if not fired and grad is not None:
-                self._measure(slot, grad.reshape(shape))
-
-        base.grad_fn.register_prehook(hook_of_base)
+            self._measure(("act", keys), output)
+        if "grad" in self.kinds:
+            output.register_hook(partial(self._measure, ("grad", keys)))
 
     def _measure(self, slot: Slot, tensor: Tensor) -> None:
         with self.clock.running(), torch.no_grad():
@@ -205,11 +171,4 @@ class SiteHooks:
                 f"{len(absent)} of {len(self.expected)} sites recorded nothing; the first is "
                 f"{kind} at {keys[0]}"
             )
-        return {s: stats.merge_passes(self._passes[s]) for s in self.expected if self._passes[s]}
-
-
-def _first_tensor(module: nn.Module, output: Any) -> Tensor:
-    found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-    if not found:
-        raise TypeError(f"{type(module).__name__} returns no tensor, so it is no site to record")
-    return found[0]
+        return {slot: stats.merge_passes(self._passes[slot]) for slot in self.expected}

@@ -29,8 +29,6 @@ class Recorder:
         token_dim: which axis of an activation counts tokens.
         compiled_tokens: for sites inside compiled blocks, the tokens of one pass. Such sites must
             be `recording.sites.Site`; they are prepared here, before the first compiled call.
-        external_loop: the model and its loop are user code: a tensor may carry no gradient, and
-            then has no such row.
 
     Use: ``start()``; forward and backward passes, as many as make one step, ``pass_done()`` after
     each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, requested)``;
@@ -45,11 +43,9 @@ class Recorder:
         names: Sequence[str] = tuple(SITES),
         token_dim: int = 1,
         compiled_tokens: int | None = None,
-        external_loop: bool = False,
     ) -> None:
         self.weights = {k: p for k, p in weights.items() if p.requires_grad}
         self.kinds = set(kinds)
-        self.external_loop = external_loop
         self._clock = Stopwatch()
         self._parameter_vectors: dict[Slot, Tensor] = {}
         self._scales: dict[str, float] = {}
@@ -57,7 +53,7 @@ class Recorder:
         if compiled_tokens is not None:
             compiled = compiled_tokens, next(iter(self.weights.values())).device
         chosen = {k: m for k, m in sites.items() if k.name in names}
-        self._hooks = SiteHooks(chosen, self.kinds, token_dim, compiled, self._clock, external_loop)
+        self._hooks = SiteHooks(chosen, self.kinds, token_dim, compiled, self._clock)
         self._sublayer_order = {
             place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))
         }
@@ -98,7 +94,7 @@ class Recorder:
             return
         with self._clock.running():
             missing = [k for k, p in self.weights.items() if p.grad is None]
-            if missing and not self.external_loop:
+            if missing:
                 raise RuntimeError(f"no gradient reached {missing[0]}")
             grads = {k: p.grad for k, p in self.weights.items() if p.grad is not None}
             self._measure("weight_grad", grads)

@@ -143,6 +143,12 @@ class Writer:
         taken = [_number(p) + 1 for p in _parts(run_dir, table)]
         self._next = max([_held(whole) if whole.exists() else 0, *taken])
 
+    def describe(self, metadata: Mapping[str, str]) -> None:
+        """Replace the text that files written from now on carry."""
+        text = {k.encode(): v.encode() for k, v in metadata.items()}
+        self._schema = self._schema.with_metadata(text)
+        self._waiting = [batch.replace_schema_metadata(text) for batch in self._waiting]
+
     @property
     def pending(self) -> int:
         """Rows that are not on disk yet."""

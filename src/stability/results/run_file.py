@@ -55,6 +55,7 @@ class RunFile:
     seconds: float | None = described("seconds of training, resumed parts included")
     record_seconds: float | None = described("seconds of these spent on recording")
     error: str | None = described("what ended a failed run, in one line")
+    notes: list[str] | None = described("what a recording could not measure, in words")
     identity: dict[str, Any] | None = described("everything that the hash is made of")
     parameters: int | None = described("number of the model's parameters")
     device: str | None = described("device that the model was on")
@@ -90,9 +91,9 @@ class RunFile:
         held = json.loads((folder / RUN_FILE).read_text())
         return cls(**{f.name: held[f.name] for f in fields(cls) if f.name in held})
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, status: str = "failed") -> None:
         """The run ends with an exception."""
-        for name, value in ending("failed", one_line(error)).items():
+        for name, value in ending(status, one_line(error)).items():
             setattr(self, name, value)
 
     def write(self, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import nn
 
 import stability
 from stability import plot
-from stability.recording.record import keys_of
+from stability.recording.external.sites import matching
 from stability.results import statistics
 from stability.results.run_file import RunFile
 
@@ -145,10 +145,10 @@ def test_an_optimizer_of_another_model_ends_no_step(tmp_path):
         other(torch.ones(1, 2)).sum().backward()
         stranger.step()
         train(model, 2)
-        assert recording.step == 2
+        assert recording.steps_done == 2
 
 
-def test_of_two_optimizers_the_one_that_steps_first_ends_the_step(tmp_path):
+def test_two_optimizers_after_one_backward_pass_make_one_step(tmp_path):
     model = encoder()
     body, head = (torch.optim.SGD(part.parameters(), lr=0.1) for part in model)
     with stability.record(model, tmp_path / "run", sites=LAYERS) as recording:
@@ -157,7 +157,7 @@ def test_of_two_optimizers_the_one_that_steps_first_ends_the_step(tmp_path):
             for optimizer in (body, head):
                 optimizer.step()
                 optimizer.zero_grad()
-        assert recording.step == 3
+        assert recording.steps_done == 3
 
 
 def test_the_first_bad_site_of_a_foreign_model_is_named(tmp_path):
@@ -214,6 +214,7 @@ def test_run_json_has_the_fields_of_every_run_in_their_order(tmp_path):
     assert 0 < state["record_seconds"] < state["seconds"]
     assert state["started"] <= state["finished"]
     applies_not = {"final_loss", "final_val_loss", "learned", "identity", "error", "first_bad"}
+    applies_not |= {"notes"}
     assert {name for name, value in state.items() if value is None} - {"git"} == applies_not
 
 
@@ -228,12 +229,17 @@ def test_run_json_has_the_fields_of_every_run_in_their_order(tmp_path):
 )
 def test_a_pattern_that_cannot_serve_is_refused(sites, words):
     with pytest.raises(ValueError, match=words):
-        keys_of(encoder(), sites)
+        matching(encoder(), sites)
 
 
 def test_a_second_group_names_the_sublayer():
-    found, weights = keys_of(encoder(), r"layers\.(\d+)\.(linear1|linear2)")
-    assert {key.sublayer for key in found} == {"linear1", "linear2"}
+    model = encoder()
+    found = matching(model, r"layers\.(\d+)\.(linear1|linear2)")
+    assert {site.key.sublayer for sites in found.of.values() for site in sites} == {
+        "linear1",
+        "linear2",
+    }
+    weights = [found.key_of(name) for name, _ in model.named_parameters()]
     assert {key.sublayer for key in weights} == {"linear1", "linear2", "outside"}
 
 

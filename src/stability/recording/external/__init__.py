@@ -1,0 +1,1 @@
+"""What `record` is made of: hooks on any model, and the steps of any training loop."""

@@ -1,0 +1,277 @@
+"""Forward passes of a model, the backward passes through them, and what sites show in both.
+
+A gradient belongs to the forward pass that made the tensor, whatever runs in between. So passes
+never mix: not those of micro-batches, of a validation, of another loss or of another network.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from stability.config.names import Key
+from stability.recording import stats
+from stability.recording.external import backward
+from stability.recording.external.module_hooks import ModuleHooks
+from stability.recording.external.tensors import Unmeasurable, measurable, tensors_in
+
+Measured = tuple[Tensor, Tensor | None]
+"""A vector of statistics, and the rms of each token where the tensor has tokens."""
+
+Warn = Callable[[str], None]
+
+
+class Site(NamedTuple):
+    """A place to record: what a module returns, or what it reads."""
+
+    key: Key
+    reads: bool = False
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a site's module in a forward pass."""
+
+    key: Key
+    order: int
+    """Number of the call among all events of the recording: the order of execution."""
+    act: Measured | None = None
+    grad: Measured | None = None
+    grad_order: int = 0
+    held: Tensor | None = None
+    """Sum of the gradients so far, while another backward pass may add to it."""
+
+
+@dataclass(eq=False)
+class Pass:
+    """One forward pass, and what backward passes through it brought.
+
+    Args:
+        training: whether the model was in training mode.
+        measured: whether sites measure in it.
+        late: whether it began after the update of the current step: it belongs to a later one.
+    """
+
+    training: bool
+    measured: bool
+    late: bool
+    calls: list[Call] = field(default_factory=list)
+    times: Counter[Key] = field(default_factory=Counter)
+    """How often each site has been called."""
+    reached: bool = False
+    """Whether a backward pass has come through and added to the gradients of parameters."""
+    hidden: dict[nn.Module, deque[int]] = field(default_factory=dict)
+    """Calls inside reentrant checkpoints, which are measured when the backward pass repeats them:
+    module -> their orders."""
+
+
+class PassHooks:
+    """Hooks that tell passes apart and measure them.
+
+    Args:
+        model: its calls are the forward passes. Sites that are called outside of one form a pass
+            of their own, which a backward pass ends.
+        sites: by module.
+        kinds: of ``act`` and ``grad`` those to measure.
+        token_dim: axis of a tensor that counts tokens.
+        each_call: whether the calls of a module that runs several times in a pass are layers of
+            their own: call k of layer l is layer l + k · (1 + the largest layer).
+        begin: makes the pass that begins, given whether the model is in training mode.
+        reached: called when a backward pass first comes through a pass.
+        ended: called when a backward pass has ended.
+        guard: wraps every hook, so that an error of the recorder stays its own.
+        warn: takes what could not be measured, in words.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Mapping[nn.Module, Sequence[Site]],
+        kinds: Collection[str],
+        token_dim: int,
+        each_call: bool,
+        begin: Callable[[bool], Pass],
+        reached: Callable[[Pass], None],
+        ended: Callable[[], None],
+        guard: Callable[[Callable[..., None]], Callable[..., None]],
+        warn: Warn,
+    ) -> None:
+        self.model, self.sites = model, dict(sites)
+        self.kinds, self.token_dim = set(kinds), token_dim
+        keys = [site.key for several in self.sites.values() for site in several]
+        self._layers_per_call = 1 + max(key.layer for key in keys) if each_call else 0
+        self._begin, self._reached, self._ended = begin, reached, ended
+        self._guard, self._warn = guard, warn
+        self._current: Pass | None = None
+        self._loose = False
+        """Whether the current pass began at a site, not at the model."""
+        self._depth = 0
+        self._recent: deque[Pass] = deque(maxlen=8)
+        self._in_backward = False
+        self._ticks = 0
+        self._silent = set(keys)
+        self.autocast: torch.dtype | None = None
+        """The format of autocast in the pass last measured, None without autocast."""
+        self._modules = ModuleHooks()
+        self._modules.before(model, _eager(guard(self._before_model)))
+        self._modules.after(model, _eager(guard(self._after_model)), always=True)
+        for module in self.sites:
+            self._modules.after(module, _eager(guard(self._after_site)))
+
+    @property
+    def silent(self) -> list[Key]:
+        """Sites that were not called in any measured pass."""
+        return sorted(self._silent)
+
+    def remove(self) -> None:
+        """Remove every hook from the modules."""
+        self._modules.remove()
+
+    def tick(self) -> int:
+        """The next number in the order of execution."""
+        self._ticks += 1
+        return self._ticks
+
+    def _before_model(self, module: nn.Module, _: Any) -> None:
+        self._depth += 1
+        if self._depth > 1 or not torch.is_grad_enabled() or backward.is_running():
+            return
+        if _is_transformed():
+            self._warn("passes under torch.func (vmap, grad, ...) are left out")
+        else:
+            self._open(loose=False)
+
+    def _after_model(self, module: nn.Module, _: Any, __: Any, output: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if self._depth or self._current is None or self._loose:
+            return
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+                self._follow(self._current, None, tensor)
+        self._current = None
+
+    def _open(self, loose: bool) -> Pass:
+        self._in_backward = False  # a backward pass that raised never said that it ended
+        self._current, self._loose = self._begin(self.model.training), loose
+        self._recent.append(self._current)
+        return self._current
+
+    def _pass_of(self, module: nn.Module) -> tuple[Pass, int] | None:
+        """The pass that a call belongs to, and its place in the order; None: it is not recorded."""
+        if _is_transformed():
+            return None
+        if backward.is_running():  # a checkpoint repeats the forward pass of its block
+            for found in self._recent:
+                if found.hidden.get(module):
+                    return found, found.hidden[module].popleft()
+            return None
+        if not torch.is_grad_enabled():
+            if self._current is not None:
+                self._current.hidden.setdefault(module, deque()).append(self.tick())
+            return None
+        return self._current or self._open(loose=True), self.tick()
+
+    def _after_site(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        belongs = self._pass_of(module)
+        if belongs is None or not belongs[0].measured:
+            return
+        of, order = belongs
+        for site in self.sites[module]:
+            self._silent.discard(site.key)
+            tensor = next(tensors_in((args, kwargs) if site.reads else output), None)
+            if tensor is None:
+                does = "reads" if site.reads else "returns"
+                self._warn(f"{site.key}: {type(module).__name__} {does} no tensor of numbers")
+                continue
+            device = tensor.device.type
+            if torch.is_autocast_enabled(device):
+                self.autocast = torch.get_autocast_dtype(device)
+            call = Call(self._key_of_call(of, site.key), order)
+            if "act" in self.kinds:
+                call.act = self._measure(call.key, tensor)
+            of.calls.append(call)
+            if tensor.requires_grad:
+                self._follow(of, call, tensor)
+
+    def _key_of_call(self, of: Pass, key: Key) -> Key:
+        layer = key.layer + self._layers_per_call * of.times[key]
+        of.times[key] += 1
+        return key._replace(layer=layer)
+
+    def _follow(self, of: Pass, call: Call | None, tensor: Tensor) -> None:
+        """Watch for the gradient of a tensor."""
+        leaf, fired = backward.nearest_leaf(tensor), []
+
+        def hook(grad: Tensor) -> None:
+            fired.append(True)
+            self._on_gradient(of, call, leaf, grad)
+
+        tensor.register_hook(self._guard(hook))
+        base = tensor._base
+        if base is None or base.grad_fn is None or base.numel() != tensor.numel():
+            return
+        # A change in place takes the hooks of a view off the graph. The node that made its base
+        # stays in the graph and receives the same gradient.
+        shape, output = tensor.shape, base.output_nr
+
+        def hook_of_base(grads: tuple[Tensor | None, ...]) -> None:
+            grad = grads[output]
+            if not fired and grad is not None:
+                self._on_gradient(of, call, leaf, grad.reshape(shape))
+
+        base.grad_fn.register_prehook(self._guard(hook_of_base))
+
+    def _on_gradient(self, of: Pass, call: Call | None, leaf: Any, grad: Tensor) -> None:
+        if not backward.reaches(leaf):
+            return
+        if not of.reached:
+            self._reached(of)
+            of.reached = True
+        if not self._in_backward:
+            self._in_backward = True
+            backward.at_the_end(self._guard(self._end_backward))
+        if call is None or "grad" not in self.kinds:
+            return
+        call.grad_order = call.grad_order or self.tick()
+        total = grad.detach() if call.held is None else call.held + grad.detach()
+        if backward.keeps_graph():
+            call.held = total.clone() if call.held is None else total
+        else:
+            call.held, call.grad = None, self._measure(call.key, total)
+
+    def _end_backward(self) -> None:
+        self._in_backward = False
+        if self._loose:
+            self._current, self._loose = None, False
+        self._ended()
+
+    def finish(self, passes: Sequence[Pass]) -> None:
+        """Measure the gradients that were held for further backward passes."""
+        for call in (call for of in passes for call in of.calls):
+            if call.held is not None:
+                call.grad, call.held = self._measure(call.key, call.held), None
+
+    def _measure(self, key: Key, tensor: Tensor) -> Measured | None:
+        try:
+            x = measurable(tensor)
+        except Unmeasurable as reason:
+            self._warn(f"{key}: cannot be measured: {reason}")
+            return None
+        axis = self.token_dim if self.token_dim >= 0 else x.ndim + self.token_dim
+        with torch.no_grad():
+            if x.ndim > 2 and 0 <= axis < x.ndim - 1:
+                return stats.measure_tokens(x, axis)
+            return stats.measure(x), None
+
+
+def _eager(hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook, kept out of compiled graphs."""
+    return torch._disable_dynamo(hook)  # type: ignore[attr-defined]
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func (vmap, grad) runs: its tensors take no hooks."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -1,0 +1,70 @@
+"""Which modules of a model are sites, and under which keys their tensors and parameters appear."""
+
+import re
+from typing import NamedTuple
+
+from torch import nn
+
+from stability.config.names import BLOCK, EMBED_LAYER, Key
+from stability.recording.external.passes import Site
+
+OUTSIDE = "outside"
+"""Sublayer of parameters outside all sites."""
+
+
+class Sites(NamedTuple):
+    """The sites of a model."""
+
+    of: dict[nn.Module, list[Site]]
+    """By module: what is recorded there."""
+    places: dict[str, tuple[int, str]]
+    """Dotted name of a module -> layer and sublayer of the parameters inside."""
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return 1 + max(layer for layer, _ in self.places.values())
+
+    def key_of(self, parameter: str) -> Key:
+        """The key of a parameter, by its dotted name: that of the innermost site around it."""
+        name = parameter
+        while "." in name:
+            name = name.rpartition(".")[0]
+            if name in self.places:
+                return Key(*self.places[name], parameter[len(name) + 1 :])
+        return Key(EMBED_LAYER, OUTSIDE, parameter)
+
+
+def matching(model: nn.Module, sites: str) -> Sites:
+    """The modules whose dotted names end with a pattern.
+
+    The pattern's first group is the layer's number; a second group, if any, names the sublayer
+    (else ``block``). The site is called ``resid_post``: what the module returns.
+
+    Raises:
+        ValueError: the pattern matches no module, lacks the group, or matches two under one name.
+    """
+    try:
+        pattern = re.compile(rf"(?:^|\.){sites}$")
+    except re.error as error:
+        raise ValueError(f"sites={sites}: is not a valid regular expression ({error})") from error
+    if pattern.groups < 1:
+        raise ValueError(f"sites={sites}: needs a group for the layer's number")
+    found = Sites({}, {})
+    keys = set()
+    for name, module in model.named_modules():
+        if match := pattern.search(name):
+            number, *rest = match.groups()
+            if not str(number).isdigit():
+                raise ValueError(
+                    f"sites={sites}: the first group matched {number!r}, which is not a number"
+                )
+            key = Key(int(number), rest[0] if rest and rest[0] else BLOCK, "resid_post")
+            if key in keys:
+                raise ValueError(f"sites={sites}: matches two modules as layer {number}, {key[1]}")
+            keys.add(key)
+            found.places[name] = key[:2]
+            found.of[module] = [Site(key)]
+    if not found.of:
+        raise ValueError(f"sites={sites}: matches none of the model's modules")
+    return found
