@@ -94,6 +94,10 @@ def record(
         raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
     if steps not in get_args(StepMode):
         raise ValueError(f"steps={steps}: choose from {', '.join(get_args(StepMode))}")
+    if not isinstance(token_dim, int):
+        raise ValueError(f"token_dim={token_dim}: must be a whole number")
+    if loss_scale is not None and not callable(loss_scale):
+        raise ValueError(f"loss_scale={loss_scale}: must be a function, e.g. scaler.get_scale")
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
     found = matching(model, sites)

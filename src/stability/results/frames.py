@@ -127,11 +127,14 @@ def _in_legend_order(
 def varying(runs: pd.DataFrame) -> list[str]:
     """Axes in which the runs differ, the main ones first; the seed may be one.
 
+    The label and the settings of external recordings are axes.
+
     What an option brings along (its label, its class, a model's width) is not an axis of its own
     where it follows from the option.
     """
-    known = [*AXES, "model", "data", *KNOBS, *_PATHS, "sweep"]
+    known = [*AXES, "model", "data", "label", *KNOBS, *_PATHS, "sweep"]
     extra = [c for c in runs if ".build." in c and c.replace(".build", "") not in KNOBS]
+    extra += [c for c in runs if c.startswith("settings.")]
     axes: list[str] = []
     for key in dict.fromkeys((*known, *extra)):
         ignored = key in KNOBS and not KNOBS[key].identity and key not in _PATHS

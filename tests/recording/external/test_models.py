@@ -363,7 +363,7 @@ def test_a_defect_of_the_recorder_ends_the_recording_and_not_the_training(tmp_pa
     def broken(*_):
         raise AttributeError("a defect")
 
-    monkeypatch.setattr(Recording, "_recorded", broken)
+    monkeypatch.setattr(Recording, "_begin_pass", broken)
     with (
         pytest.warns(RuntimeWarning, match="stopped at step 0, the training goes on"),
         stability.record(model, tmp_path / "run", LAYERS),
@@ -411,3 +411,21 @@ def test_a_model_that_was_compiled_and_called_before_is_said(tmp_path):
     ):
         train(compiled)
     assert state(tmp_path / "run")["notes"]
+
+
+def test_a_step_that_cannot_be_written_costs_itself_alone(tmp_path, monkeypatch):
+    model, written = chain(), Recording._recorded
+
+    def broken(self, *arguments):
+        if self._step == 1:
+            raise ArithmeticError("a defect")
+        return written(self, *arguments)
+
+    monkeypatch.setattr(Recording, "_recorded", broken)
+    with (
+        pytest.warns(RuntimeWarning, match="could not be written: ArithmeticError"),
+        stability.record(model, tmp_path / "run", LAYERS),
+    ):
+        train(model, 4)
+    assert set(rows(tmp_path / "run").step) == {0, 2, 3}
+    assert state(tmp_path / "run")["status"] == "completed"

@@ -62,7 +62,7 @@ def rms(tensor):
 
 
 def by_hand(model, work):
-    """Outputs of the layers with their gradients, per forward pass, as `work(model)` leaves them."""
+    """The layers' outputs with their gradients, for each forward pass of `work(model)`."""
     passes = []
 
     def hook(i, out):

@@ -360,14 +360,13 @@ class Recording:
         row: dict[str, Any] = {"step": step, "skipped": bool(self._skipped)}
         if scale != 1.0:
             row["loss_scale"] = scale
-        recorded = None
+        is_recorded = False
         if self._layers.is_recorded(step):
-            recorded = self._recorded(passes, vectors)
             row |= self._norms(scale)
-            self._steps_recorded += recorded is not None
-            self._steps_empty += recorded is None
-        if recorded is not None:
-            self._keep(step, recorded)
+            try:
+                is_recorded = self._write_layers(passes, vectors)
+            except Exception as error:  # what cannot be written costs no other step
+                self._warn(f"the layers of a step could not be written: {one_line(error)}")
         instant = time.perf_counter()
         row |= {"step_s": instant - self._step_began, "record_s": self._step_record_s}
         self._step_began, self.record_seconds = instant, self.record_seconds + self._step_record_s
@@ -378,7 +377,19 @@ class Recording:
         self._tables["steps"].append({name: [value] for name, value in row.items()})
         self._step += 1
         self._parameters.vectors = {}
-        self._flush_if_due(recorded is not None)
+        self._flush_if_due(is_recorded)
+
+    def _write_layers(
+        self, passes: Sequence[Pass], vectors: Mapping[tuple[str, Key], Tensor]
+    ) -> bool:
+        """Write the rows of a step's layers; whether there were any."""
+        recorded = self._recorded(passes, vectors)
+        if recorded is None:
+            self._steps_empty += 1
+            return False
+        self._keep(self._step, recorded)
+        self._steps_recorded += 1
+        return True
 
     def _norms(self, scale: float) -> dict[str, float]:
         """Norm of the gradients before clipping, and what clipping multiplied it by."""
@@ -506,7 +517,7 @@ class Recording:
 
     def _say_how_it_ended(self, error: BaseException | None) -> None:
         silent = self._hooks.silent
-        if silent:
+        if silent and self.state.error is None:
             names = "; ".join(str(key) for key in silent[:6])
             more = f" and {len(silent) - 6} more" if len(silent) > 6 else ""
             self._warn(f"these sites never ran where the recorder could see them: {names}{more}")

@@ -1,0 +1,206 @@
+"""A recording's rows reach the disk whatever happens to the program, and its memory stays flat."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import tracemalloc
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import stability
+from stability import plot
+
+LAYERS = r"(\d+)"
+
+PROGRAM = """
+    import os, signal, sys, time
+    import torch
+    from torch import nn
+    import stability
+
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    {before}
+    recording = stability.record(model, sys.argv[1], r"(\\d+)", kinds=["act", "grad"])
+    for step in range(60):
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    {after}
+"""
+
+WAIT = "print('ready', flush=True); time.sleep(60)"
+
+
+def program(folder, after, before="pass"):
+    code = textwrap.dedent(PROGRAM).format(after=after, before=before)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def recorded_steps(folder):
+    return sorted(set(stability.load(folder, "layers").step))
+
+
+def state(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def test_at_sigterm_every_row_is_written_and_the_program_ends_as_it_would(tmp_path):
+    with program(tmp_path / "run", WAIT) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+    assert recorded_steps(tmp_path / "run") == list(range(60))
+    found = state(tmp_path / "run")
+    assert found["status"] == "interrupted" and found["steps_done"] == 60
+
+
+def test_a_handler_of_the_program_is_left_alone(tmp_path):
+    before = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
+    with program(tmp_path / "run", WAIT, before) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(30) == 7
+    assert recorded_steps(tmp_path / "run") == list(range(60))
+
+
+def test_when_killed_what_was_flushed_is_there(tmp_path):
+    with program(tmp_path / "run", WAIT) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        process.wait(30)
+    assert recorded_steps(tmp_path / "run")[-1] >= 38
+    assert state(tmp_path / "run")["status"] == "running"
+
+
+@pytest.mark.parametrize("after", ["pass", "sys.exit(3)", "raise ValueError('mine')"])
+def test_a_recording_that_is_never_closed_is_written_at_the_end_of_the_program(tmp_path, after):
+    with program(tmp_path / "run", after) as process:
+        process.wait(30)
+    assert recorded_steps(tmp_path / "run") == list(range(60))
+
+
+def test_a_running_recording_can_be_loaded_and_plotted(tmp_path):
+    with program(tmp_path / "runs" / "one", WAIT) as process:
+        assert process.stdout.readline() == "ready\n"
+        assert plot.main([str(tmp_path / "runs"), "--format", "png", "--figures", "variance"]) == 0
+        process.kill()
+    assert (tmp_path / "runs" / "figures" / "variance.png").exists()
+
+
+def small():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2)))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train(model, optimizer, steps):
+    for _ in range(steps):
+        model(torch.ones(3, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_memory_does_not_grow_with_the_steps(tmp_path):
+    model, optimizer = small()
+    with stability.record(model, tmp_path / "run", LAYERS, kinds=["act", "grad"]):
+        train(model, optimizer, 200)
+        tracemalloc.start()
+        train(model, optimizer, 100)
+        first = tracemalloc.get_traced_memory()[0]
+        train(model, optimizer, 800)
+        grown = tracemalloc.get_traced_memory()[0] - first
+        tracemalloc.stop()
+    assert grown < 800 * 200  # bytes; a recorded step has eight rows of some hundred bytes each
+    assert len(recorded_steps(tmp_path / "run")) == 1100
+
+
+def test_a_second_run_in_a_folder_is_refused_before_training_or_replaces_the_first(tmp_path):
+    model, optimizer = small()
+    with stability.record(model, tmp_path / "run", LAYERS):
+        train(model, optimizer, 5)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        stability.record(model, tmp_path / "run", LAYERS)
+    with stability.record(model, tmp_path / "run", LAYERS, overwrite=True):
+        train(model, optimizer, 2)
+    assert recorded_steps(tmp_path / "run") == [0, 1]
+    assert state(tmp_path / "run")["steps_done"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kinds": ["acts"]}, "choose from"),
+        ({"kinds": []}, "choose from"),
+        ({"every": 0}, "every=0"),
+        ({"ring": -1}, "ring=-1"),
+        ({"steps": "mine"}, "choose from updates, loop"),
+        ({"settings": {"lr": [1]}}, "number, text or bool"),
+        ({"token_dim": 0.5}, "token_dim=0.5"),
+        ({"loss_scale": 1024.0}, "loss_scale=1024.0"),
+    ],
+)
+def test_an_argument_that_is_not_legal_is_refused_at_once(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        stability.record(small()[0], tmp_path / "run", LAYERS, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recording_says_what_it_is(tmp_path):
+    model, optimizer = small()
+    with stability.record(model, tmp_path / "run", LAYERS) as recording:
+        train(model, optimizer, 2)
+        assert "run: recording, 2 steps" in repr(recording)
+    assert "run: closed, 2 steps" in repr(recording)
+    recording.close()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert torch.amp.GradScaler.step.__module__.startswith("torch")
+    assert not hasattr(torch.amp.GradScaler.step, "__wrapped__")
+
+
+def two(tmp_path, **options):
+    for name, factor in (("small", 1.0), ("large", 3.0)):
+        model, optimizer = small()
+        with torch.no_grad():
+            for p in model.parameters():
+                p *= factor
+        its = {key: value(factor) for key, value in options.items()}
+        with stability.record(model, tmp_path / "runs" / name, LAYERS, **its):
+            train(model, optimizer, 2)
+    assert plot.main([str(tmp_path / "runs"), "--format", "png", "--figures", "variance"]) == 0
+    return pd.read_csv(tmp_path / "runs" / "figures" / "variance.csv")
+
+
+def test_two_recordings_are_two_lines_and_never_silently_two_seeds(tmp_path):
+    drawn = two(tmp_path)
+    assert set(drawn["label"]) == {"small", "large"}
+    assert set(drawn["seeds"]) == {1}
+
+
+def test_settings_are_columns_and_lines(tmp_path):
+    drawn = two(tmp_path, label=lambda _: "mine", settings=lambda factor: {"gain": factor})
+    assert set(drawn["settings.gain"]) == {1.0, 3.0}
+    assert set(stability.load(tmp_path / "runs", "runs")["settings.gain"]) == {1.0, 3.0}
+
+
+def test_recordings_with_one_label_and_two_seeds_are_seeds(tmp_path):
+    drawn = two(tmp_path, label=lambda _: "mine", seed=lambda factor: int(factor))
+    assert "label" not in drawn and set(drawn["seeds"]) == {2}
+
+
+def test_time_alone_brings_rows_to_disk(tmp_path, monkeypatch):
+    model, optimizer = small()
+    monkeypatch.setattr("stability.recording.external.recording.FLUSH_SECONDS", 0.05)
+    with stability.record(model, tmp_path / "run", LAYERS):
+        train(model, optimizer, 2)
+        time.sleep(0.1)
+        train(model, optimizer, 2)
+        assert recorded_steps(tmp_path / "run")
