@@ -25,7 +25,9 @@ from torch import nn
 
 from stability.config.names import KINDS
 from stability.parts.precision import PRECISIONS
+from stability.recording.external.processes import Processes
 from stability.recording.external.recording import Recording, StepMode
+from stability.recording.external.run_writer import RunWriter
 from stability.recording.external.sites import matching
 from stability.recording.machine import device_name
 from stability.results import parquet, schema
@@ -100,19 +102,23 @@ def record(
         raise ValueError(f"loss_scale={loss_scale}: must be a function, e.g. scaler.get_scale")
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
-    found = matching(model, sites)
+    found, plain_settings = matching(model, sites), _plain(settings or {})
     folder = Path(out)
-    config: dict[str, Any] = {
-        "choices": {"model": type(model).__name__},
-        "label": label or folder.resolve().name,
-        "seed": seed,
-        "settings": _plain(settings or {}),
-        "depth": found.depth,
-        "sites": sites,
-        "dtype": None,
-        "record": {"every": every, "kinds": list(kinds)},
-    }
-    state = _open(folder, model, overwrite)
+    _refuse_run(folder, overwrite)
+    processes = Processes.joined(str(folder.resolve()))
+    writer = None
+    if processes is None or processes.writes:
+        config = {
+            "choices": {"model": type(model).__name__},
+            "label": label or folder.resolve().name,
+            "seed": seed,
+            "settings": plain_settings,
+            "depth": found.depth,
+            "sites": sites,
+            "record": {"every": every, "kinds": list(kinds)},
+        }
+        state = _open(folder, model)
+        writer = RunWriter(folder, state, config, every, ring, partial(_format, model))
     return Recording(
         model,
         found.of,
@@ -124,11 +130,19 @@ def record(
         ring=ring,
         steps=steps,
         loss_scale=loss_scale,
-        folder=folder,
-        state=state,
-        config=config,
-        format_of=partial(_format, model),
+        writer=writer,
+        processes=processes,
     )
+
+
+def _refuse_run(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds a run, unless it may be overwritten.
+
+    Raises:
+        FileExistsError: it does.
+    """
+    if (folder / schema.RUN_FILE).exists() and not overwrite:
+        raise FileExistsError(f"{folder} holds a run already; overwrite=True replaces it")
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,15 +157,9 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(settings)
 
 
-def _open(folder: Path, model: nn.Module, overwrite: bool) -> RunFile:
-    """Make the run's folder, and what its run.json says.
-
-    Raises:
-        FileExistsError: it holds a run, and may not be overwritten.
-    """
+def _open(folder: Path, model: nn.Module) -> RunFile:
+    """Make the run's folder, without a run that it held, and what its run.json says."""
     if (folder / schema.RUN_FILE).exists():
-        if not overwrite:
-            raise FileExistsError(f"{folder} holds a run already; overwrite=True replaces it")
         (folder / schema.RUN_FILE).unlink()
         for table in schema.TABLES:
             parquet.discard(folder, table)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from stability.config.names import Key
 from stability.recording import stats
-from stability.results.statistics import columns
+from stability.results.statistics import INDEX, columns
 
 Rows = dict[str, Any]
 """Columns of the layers table by name."""
@@ -32,6 +33,20 @@ class RecordedStep:
     def is_bad(self) -> bool:
         """Whether a tensor held a non-finite entry. Waits for the device."""
         return bool((self.vectors_NF[:, stats.NONFINITE] > 0).any())
+
+    def norm(self, kind: str) -> float | None:
+        """L2 norm of all tensors of a kind together, the loss scale divided out.
+
+        NaN if an entry is not finite; None if nothing of the kind was recorded.
+        """
+        chosen = [i for i, (its, _) in enumerate(self.slots) if its == kind]
+        if not chosen:
+            return None
+        vectors_NF = self.vectors_NF[chosen]
+        norms = vectors_NF[:, INDEX["rms"]].sqrt() * vectors_NF[:, INDEX["absmax"]]
+        bad = (vectors_NF[:, stats.NONFINITE] > 0).any()
+        norm = torch.linalg.vector_norm(norms).masked_fill(bad, torch.nan)
+        return float(norm) / self.scales.get(kind, 1.0)
 
     def rows(self, **constant: Any) -> Rows:
         """Columns of the layers table. Waits for the device, once.

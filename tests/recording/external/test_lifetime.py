@@ -1,5 +1,6 @@
 """A recording's rows reach the disk whatever happens to the program, and its memory stays flat."""
 
+import gc
 import json
 import signal
 import subprocess
@@ -111,16 +112,19 @@ def train(model, optimizer, steps):
 
 def test_memory_does_not_grow_with_the_steps(tmp_path):
     model, optimizer = small()
-    with stability.record(model, tmp_path / "run", LAYERS, kinds=["act", "grad"]):
-        train(model, optimizer, 200)
+    with stability.record(model, tmp_path / "run", LAYERS, kinds=["act", "grad"]) as loop:
         tracemalloc.start()
-        train(model, optimizer, 100)
+        train(model, optimizer, 600)
+        loop.flush()
+        gc.collect()
         first = tracemalloc.get_traced_memory()[0]
-        train(model, optimizer, 800)
+        train(model, optimizer, 1000)
+        loop.flush()
+        gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - first
         tracemalloc.stop()
-    assert grown < 800 * 200  # bytes; a recorded step has eight rows of some hundred bytes each
-    assert len(recorded_steps(tmp_path / "run")) == 1100
+    assert grown < 10_000  # bytes; the rows of 1000 steps are a hundred times as many
+    assert len(recorded_steps(tmp_path / "run")) == 1600
 
 
 def test_a_second_run_in_a_folder_is_refused_before_training_or_replaces_the_first(tmp_path):
@@ -198,7 +202,7 @@ def test_recordings_with_one_label_and_two_seeds_are_seeds(tmp_path):
 
 def test_time_alone_brings_rows_to_disk(tmp_path, monkeypatch):
     model, optimizer = small()
-    monkeypatch.setattr("stability.recording.external.recording.FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr("stability.recording.external.run_writer.FLUSH_SECONDS", 0.05)
     with stability.record(model, tmp_path / "run", LAYERS):
         train(model, optimizer, 2)
         time.sleep(0.1)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import stability
 from stability.recording.external.recording import Recording
+from stability.recording.external.run_writer import RunWriter
 
 LAYERS = r"layers\.(\d+)"
 
@@ -414,14 +415,14 @@ def test_a_model_that_was_compiled_and_called_before_is_said(tmp_path):
 
 
 def test_a_step_that_cannot_be_written_costs_itself_alone(tmp_path, monkeypatch):
-    model, written = chain(), Recording._recorded
+    model, written = chain(), RunWriter.add_layers
 
-    def broken(self, *arguments):
-        if self._step == 1:
+    def broken(self, step, recorded):
+        if step == 1:
             raise ArithmeticError("a defect")
-        return written(self, *arguments)
+        written(self, step, recorded)
 
-    monkeypatch.setattr(Recording, "_recorded", broken)
+    monkeypatch.setattr(RunWriter, "add_layers", broken)
     with (
         pytest.warns(RuntimeWarning, match="could not be written: ArithmeticError"),
         stability.record(model, tmp_path / "run", LAYERS),

@@ -38,8 +38,8 @@ class ModuleHooks:
         self._add(module, module.register_forward_hook(hook, with_kwargs=True, always_call=always))
 
     def before(self, module: nn.Module, hook: Callable[..., None]) -> None:
-        """Call ``hook(module, args)`` before each forward pass of the module."""
-        self._add(module, module.register_forward_pre_hook(hook))
+        """Call ``hook(module, args)`` before each forward pass of the module, and first."""
+        self._add(module, module.register_forward_pre_hook(hook, prepend=True))
 
     def _add(self, module: nn.Module, handle: Any) -> None:
         if module not in self._handles:

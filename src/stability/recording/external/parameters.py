@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from stability.config.names import Key
 from stability.recording import stats
 from stability.recording.external.passes import Warn
-from stability.recording.external.tensors import Unmeasurable, measurable
-from stability.results.statistics import INDEX
+from stability.recording.external.tensors import Unmeasurable, local, own
 
 
 class Parameters:
@@ -21,15 +21,22 @@ class Parameters:
         key_of: gives the key of a parameter from its dotted name.
         kinds: of ``weight``, ``weight_grad``, ``update`` those to measure.
         warn: takes what could not be measured, in words.
+        counts_whole: whether this process measures parameters of which every process has a copy.
     """
 
     def __init__(
-        self, model: nn.Module, key_of: Callable[[str], Key], kinds: Collection[str], warn: Warn
+        self,
+        model: nn.Module,
+        key_of: Callable[[str], Key],
+        kinds: Collection[str],
+        warn: Warn,
+        counts_whole: bool = True,
     ) -> None:
+        self.counts_whole = counts_whole
         self.model, self.key_of, self.kinds, self._warn = model, key_of, set(kinds), warn
         self.vectors: dict[tuple[str, Key], Tensor] = {}
-        self.clipped_norm: Tensor | None = None
-        """L2 norm of the gradients that the optimizers got."""
+        self.clipped_square: Tensor | None = None
+        """Sum of squares of the gradients that the optimizers got, where this process counts it."""
         self._by_key: dict[Key, nn.Parameter] = {}
         self._ids: set[int] = set()
         self._strangers: set[tuple[int, int]] = set()
@@ -41,13 +48,14 @@ class Parameters:
 
     def begin(self) -> None:
         """Begin a recorded step."""
-        self.vectors, self.clipped_norm = {}, None
+        self.vectors, self.clipped_square = {}, None
         self._before, self._stepped = {}, set()
-        self._look_up()
+        self.look_up()
         if "weight" in self.kinds:
             self._measure("weight", self._by_key)
 
-    def _look_up(self) -> None:
+    def look_up(self) -> None:
+        """Look the parameters up again: FSDP has others within a pass than outside of it."""
         found = self.model.named_parameters()
         self._by_key = {self.key_of(name): p for name, p in found if p.requires_grad}
         self._ids = {id(p) for p in self._by_key.values()}
@@ -58,7 +66,7 @@ class Parameters:
         if not self._ids.isdisjoint(its):
             return True
         if (id(optimizer), len(its)) not in self._strangers:
-            self._look_up()  # parameters may have been replaced
+            self.look_up()  # parameters may have been replaced
             if not self._ids.isdisjoint(its):
                 return True
             self._strangers.add((id(optimizer), len(its)))
@@ -67,7 +75,7 @@ class Parameters:
     def note_gradients(self, with_weights: bool) -> None:
         """Take note of one gradient, and of its weight, to see later what the loop did to them."""
         params = self.model.parameters()
-        p = next((p for p in params if p.grad is not None and p.grad.layout is torch.strided), None)
+        p = next((p for p in params if p.grad is not None and _has_entries(p.grad)), None)
         self._probe = None if p is None else _Probe.of(p, with_weights)
 
     def are_cleared(self) -> bool:
@@ -112,14 +120,28 @@ class Parameters:
         self._stepped.add(id(optimizer))
         self._optimizer_of |= {id(p): id(optimizer) for p in its.values()}
         self.measure_gradients(its)
-        grads = [p.grad for p in its.values() if p.grad is not None and p.grad.numel()]
-        dense = [g for g in grads if g.layout is torch.strided and g.is_floating_point()]
-        if dense and len(dense) == len(grads):
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(dense)).double())
+        grads = [p.grad for p in its.values() if p.grad is not None]
+        try:
+            counted = [g for g in map(self._counted, grads) if g is not None and g.numel()]
+        except Unmeasurable:
+            return
+        if counted:
+            square = torch.stack(torch._foreach_norm(counted)).double().square().sum()
             scale = getattr(optimizer, "grad_scale", None)  # a fused kernel divides it out itself
-            norm = norm if scale is None else norm / scale
-            past = self.clipped_norm
-            self.clipped_norm = norm if past is None else torch.hypot(past, norm)
+            square = square if scale is None else square / scale**2
+            past = self.clipped_square
+            self.clipped_square = square if past is None else past + square
+
+    def _counted(self, tensor: Tensor) -> Tensor | None:
+        """The entries that this process measures; None if another one measures them.
+
+        Raises:
+            Unmeasurable: see `local`.
+        """
+        if not self.counts_whole and not isinstance(tensor, DTensor):
+            return None
+        mine = local(tensor)
+        return mine.values if mine.is_counted else None
 
     def after_update(self, only: Iterable[Key] | None = None) -> None:
         """Measure what has changed since `keep_weights`."""
@@ -148,23 +170,15 @@ class Parameters:
         dense = {}
         for key, tensor in tensors.items():
             try:
-                dense[key] = measurable(tensor)
+                values = self._counted(tensor)
             except Unmeasurable as reason:
                 self._warn(f"{key}: {kind} cannot be measured: {reason}")
+                continue
+            if values is not None:
+                dense[key] = values
         if dense:
             vectors_NF = stats.measure_many(list(dense.values()))
             self.vectors |= {(kind, k): v for k, v in zip(dense, vectors_NF, strict=True)}
-
-    def gradient_norm(self) -> Tensor | None:
-        """L2 norm of the finite gradients as they were measured."""
-        found = [v for (kind, _), v in self.vectors.items() if kind == "weight_grad"]
-        if not found:
-            return None
-        vectors_NF = torch.stack(found)
-        scaled = vectors_NF[:, INDEX["rms"]].sqrt() * vectors_NF[:, INDEX["absmax"]]
-        norm = torch.linalg.vector_norm(scaled)
-        bad = vectors_NF[:, INDEX["nonfinite"]].sum() > 0
-        return torch.where(bad, torch.nan, norm)
 
 
 @dataclass(frozen=True)
@@ -181,13 +195,18 @@ class _Probe:
     def of(cls, p: nn.Parameter, with_weight: bool) -> "_Probe":
         grad = p.grad
         assert grad is not None
-        return cls(p, grad, grad._version, p.detach().clone() if with_weight else None)
+        return cls(p, grad, own(grad)._version, own(p).clone() if with_weight else None)
 
     def is_cleared(self) -> bool:
         grad = self.parameter.grad
         if grad is None:
             return True
-        return grad._version != self.version and not bool(grad.any())
+        return own(grad)._version != self.version and not bool(own(grad).any())
 
     def has_changed(self) -> bool:
-        return self.weight is not None and not torch.equal(self.weight, self.parameter)
+        return self.weight is not None and not torch.equal(self.weight, own(self.parameter))
+
+
+def _has_entries(grad: Tensor) -> bool:
+    """Whether this process stores entries of the gradient, in a plain tensor."""
+    return grad.layout is torch.strided and own(grad).numel() > 0

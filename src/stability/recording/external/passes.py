@@ -16,7 +16,7 @@ from stability.config.names import Key
 from stability.recording import stats
 from stability.recording.external import backward
 from stability.recording.external.module_hooks import ModuleHooks
-from stability.recording.external.tensors import Unmeasurable, measurable, tensors_in
+from stability.recording.external.tensors import Unmeasurable, local, tensors_in
 
 Measured = tuple[Tensor, Tensor | None]
 """A vector of statistics, and the rms of each token where the tensor has tokens."""
@@ -256,15 +256,21 @@ class PassHooks:
 
     def _measure(self, key: Key, tensor: Tensor) -> Measured | None:
         try:
-            x = measurable(tensor)
+            mine = local(tensor)
         except Unmeasurable as reason:
             self._warn(f"{key}: cannot be measured: {reason}")
             return None
+        if not mine.is_counted:
+            return None
+        x = mine.values
         axis = self.token_dim if self.token_dim >= 0 else x.ndim + self.token_dim
         with torch.no_grad():
-            if x.ndim > 2 and 0 <= axis < x.ndim - 1:
-                return stats.measure_tokens(x, axis)
-            return stats.measure(x), None
+            if x.ndim <= 2 or not 0 <= axis < x.ndim - 1:
+                return stats.measure(x), None
+            vector, token_rms = stats.measure_tokens(x, axis)
+        if axis in mine.later:
+            vector[stats.FIRST_SHARE] = 0.0  # another process holds position 0
+        return vector, None if x.ndim - 1 in mine.split else token_rms
 
 
 def _eager(hook: Callable[..., None]) -> Callable[..., None]:

@@ -1,40 +1,36 @@
-"""A recording of an external training loop: tells its steps apart and writes their rows."""
+"""A recording of an external training loop: tells its steps apart and has their rows written."""
 
-import atexit
-import os
-import signal
+import math
 import sys
-import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from stability.config.names import Key
-from stability.recording import stats
+from stability.recording.external.lifetime import AtExit, Terminated
+from stability.recording.external.measured_step import Parts, parts_of, step_of
 from stability.recording.external.optimizers import OptimizerHooks
 from stability.recording.external.parameters import Parameters
-from stability.recording.external.passes import Measured, Pass, PassHooks, Site
-from stability.recording.layer_log import LayerLog
-from stability.recording.machine import finfo
-from stability.recording.recorded_step import RecordedStep, Rows, Slot, first_bad
+from stability.recording.external.passes import Pass, PassHooks, Site
+from stability.recording.external.processes import Batches, Processes
+from stability.recording.external.run_writer import RunWriter
+from stability.recording.recorded_step import RecordedStep
 from stability.results import schema
-from stability.results.atomic import write_text
-from stability.results.parquet import Writer, run_metadata
-from stability.results.run_file import RunFile, now, one_line
-
-FLUSH_STEPS, FLUSH_SECONDS = 20, 30.0
-"""Rows reach the disk after so many recorded steps, or after so many seconds."""
+from stability.results.run_file import one_line
 
 StepMode = Literal["updates", "loop"]
+"""What ends a step: the updates that the recording sees, or only ``recording.step()``."""
+
+LAST_SECONDS = 10.0
+"""How long the end of a recording waits for other processes."""
 
 
 class Recording:
@@ -47,10 +43,8 @@ class Recording:
     Args:
         model, sites, key_of, kinds, token_dim, each_call, every, ring, steps: see `record`.
         loss_scale: gives the factor on the loss; None: gradient scalers are asked.
-        folder: of the run.
-        state: what run.json says.
-        config: of the run.
-        format_of: names the number format of activations, given that of autocast.
+        writer: writes the run; None in a process that sends what it measures to rank 0.
+        processes: those that record together; None if this is the only one.
     """
 
     def __init__(
@@ -66,36 +60,31 @@ class Recording:
         ring: int,
         steps: StepMode,
         loss_scale: Callable[[], float] | None,
-        folder: Path,
-        state: RunFile,
-        config: dict[str, Any],
-        format_of: Callable[[torch.dtype | None], tuple[str, torch.dtype]],
+        writer: RunWriter | None,
+        processes: Processes | None,
     ) -> None:
-        self.folder, self.state = folder, state
+        self._model, self._writer, self._processes = model, writer, processes
+        self._every, self._ring = every, ring
+        self._mode, self._loss_scale = steps, loss_scale
         self._step = 0
         """Index of the current step."""
-        self.first_bad: dict[str, Any] | None = None
-        """The first non-finite tensor, in the order of execution."""
-        self.record_seconds = 0.0
-        """Host seconds spent on recording."""
-        self._mode, self._loss_scale, self._gradients = steps, loss_scale, "grad" in kinds
-        self._config, self._format_of = config, format_of
-        self._autocast: torch.dtype | None = None
-        self._tables = {name: Writer(folder, name, {}) for name in ("layers", "steps")}
-        self._layers = LayerLog(self._tables["layers"], state.run, every, ring)
+        self._events = 0
+        self._steps_empty = 0
         self._is_active, self._is_closed, self._nesting = True, False, 0
-        self._warned: set[str] = set()
-        self._steps_recorded = self._steps_empty = self._unflushed = 0
-        self._flush_by = time.monotonic() + FLUSH_SECONDS
-        self._began = self._step_began = time.perf_counter()
+        self._error: BaseException | None = None
+        self._warned: list[str] = []
+        self._step_began = time.perf_counter()
         self._step_record_s = 0.0
         self._passes: list[Pass] = []
         self._left_out: deque[Pass] = deque(maxlen=4)
         self._logged: dict[str, Any] = {}
         self._has_begun = self._has_ended = self._saw_update = False
         self._skipped: bool | Tensor = False
+        self._clipped_square: float | None = None
         self._scale: float | Tensor = 1.0
-        self._parameters = Parameters(model, key_of, kinds, self._warn)
+        self._parameters = Parameters(
+            model, key_of, kinds, self._warn, counts_whole=writer is not None
+        )
         self._hooks = PassHooks(
             model,
             sites,
@@ -109,14 +98,22 @@ class Recording:
             self._warn,
         )
         self._optimizers = OptimizerHooks(self, self._guarded)
-        self._at_exit = _AtExit(self)
-        self._write_config()
-        self._write_state()
+        self._at_exit = AtExit(self.close)
 
     @property
-    def run(self) -> str:
-        """Hash of the run, as in the tables."""
-        return self.state.run
+    def run(self) -> str | None:
+        """Hash of the run, as in the tables; None in a process that does not write it."""
+        return self._writer.state.run if self._writer else None
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the run; None in a process that does not write it."""
+        return self._writer.folder if self._writer else None
+
+    @property
+    def first_bad(self) -> dict[str, Any] | None:
+        """The first non-finite tensor, in the order of execution."""
+        return self._writer.first_bad if self._writer else None
 
     @property
     def steps_done(self) -> int:
@@ -124,9 +121,10 @@ class Recording:
         return self._step + self._has_ended
 
     def __repr__(self) -> str:
+        where = self.folder or "sent to rank 0"
         does = "closed" if self._is_closed else "recording"
         bad = f", not finite since step {self.first_bad['step']}" if self.first_bad else ""
-        return f"<Recording {self.folder}: {does}, {self.steps_done} steps{bad}>"
+        return f"<Recording {where}: {does}, {self.steps_done} steps{bad}>"
 
     def __enter__(self) -> "Recording":
         return self
@@ -162,6 +160,11 @@ class Recording:
         """End the step, and say that its update was left out."""
         self._guarded(self.left_out)(by_loop=True)
 
+    def flush(self) -> None:
+        """Bring every row to disk now, but for those of the current step."""
+        if self._writer:
+            self._guarded(self._writer.flush)()
+
     def _end_step(self) -> None:
         if self._has_ended and self._mode == "loop":
             self._conclude()
@@ -190,14 +193,16 @@ class Recording:
         return guarded
 
     def _give_up(self, error: Exception) -> None:
-        self._is_active = False
-        self.state.fail(error)
+        self._is_active, self._error = False, error
+        if self._processes:
+            self._processes.leave()
         _say(f"stopped at step {self._step}, the training goes on: {one_line(error)}")
 
     def _warn(self, what: str) -> None:
         if what not in self._warned:
-            self._warned.add(what)
-            self.state.notes = [*(self.state.notes or ()), what]
+            self._warned.append(what)
+            if self._writer:
+                self._writer.state.notes = self._warned
             _say(what)
 
     # Passes.
@@ -210,7 +215,7 @@ class Recording:
         elif self._mode == "updates" and any(p.reached for p in self._passes):
             self._look_at_gradients()
         late = self._has_ended
-        recorded = self._layers.is_recorded(self._step + late)
+        recorded = self._is_recorded(self._step + late)
         if not self._has_begun and not late:
             self._begin_step()
         if self._loss_scale is not None:
@@ -228,7 +233,7 @@ class Recording:
 
     def _begin_step(self) -> None:
         self._has_begun = True
-        if self._layers.is_recorded(self._step):
+        if self._is_recorded(self._step):
             self._parameters.begin()
 
     def _look_at_gradients(self) -> None:
@@ -255,7 +260,8 @@ class Recording:
     def _end_backward(self) -> None:
         """A backward pass has ended; the gradients are those before any clipping."""
         self._parameters.note_gradients(with_weights=not self._saw_update)
-        if self._layers.is_recorded(self._step):
+        if self._is_recorded(self._step):
+            self._parameters.look_up()
             self._parameters.measure_gradients()
             if not self._saw_update:
                 self._parameters.keep_weights()
@@ -272,7 +278,7 @@ class Recording:
             self._conclude()
         if not self._has_begun:
             self._begin_step()
-        if self._layers.is_recorded(self._step):
+        if self._is_recorded(self._step):
             self._parameters.keep_weights(self._parameters.of(optimizer))
 
     def before_evaluation(self, again: bool) -> None:
@@ -282,12 +288,12 @@ class Recording:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure the gradients that no backward pass of the step has shown, and their norm."""
-        if self._layers.is_recorded(self._step):
+        if self._is_recorded(self._step):
             self._parameters.before_update(optimizer)
 
     def after_update(self, optimizer: torch.optim.Optimizer, skipped: Tensor | None) -> None:
         """Measure the update. The step ends, unless the loop itself says when."""
-        if self._layers.is_recorded(self._step):
+        if self._is_recorded(self._step):
             self._parameters.after_update(self._parameters.of(optimizer))
         if skipped is not None:
             self._skipped = skipped.detach().clone()
@@ -313,6 +319,9 @@ class Recording:
 
     # Rows.
 
+    def _is_recorded(self, step: int) -> bool:
+        return step % self._every == 0 or self._ring > 0
+
     def _conclude(self) -> None:
         """Write the step, and begin the next."""
         self._hooks.finish(self._passes)
@@ -323,155 +332,92 @@ class Recording:
         self._passes = late
         for of in late:
             of.late = False
-        self._write_if_bad([*self._left_out, *others])
+        if not self._processes:  # else ranks might disagree on which step this is
+            self._write_if_bad(parts_of([*self._left_out, *others], {}))
         self._left_out.clear()
-        self._write_step(used, self._parameters_vectors())
+        self._skipped = bool(self._skipped)
+        self._parameters.drop_gradients_of_others()
+        if self._skipped:
+            self._parameters.drop_updates()
+        self._write_step(parts_of(used, self._parameters.vectors))
         self._has_ended = self._has_begun = False
         self._skipped, self._scale = False, 1.0
         if late:
             self._begin_step()
 
-    def _parameters_vectors(self) -> dict[tuple[str, Key], Tensor]:
-        skipped = self._skipped = bool(self._skipped)
-        self._parameters.drop_gradients_of_others()
-        if skipped:
-            self._parameters.drop_updates()
-        return self._parameters.vectors
+    def _write_if_bad(self, parts: Parts, seconds: float = LAST_SECONDS) -> None:
+        """Write what led to no update as a skipped step, if it is the first that is not finite."""
+        everywhere = self._gathered(parts, seconds)
+        if not self._writer or self._writer.first_bad is not None:
+            return
+        recorded = self._joined(everywhere)
+        if recorded is not None and recorded.is_bad():
+            skipped, self._skipped = self._skipped, True
+            self._write(recorded)
+            self._skipped = skipped
 
-    def _write_if_bad(self, passes: Sequence[Pass]) -> bool:
-        """Write passes that led to no update as a skipped step, if they are the first bad ones."""
-        if self.first_bad is not None or not any(p.calls for p in passes):
-            return False
-        recorded = self._recorded(passes, {})
-        if recorded is None or not recorded.is_bad():
-            return False
-        skipped, self._skipped = self._skipped, True
-        self._write_step(passes, {})
-        self._skipped = skipped
-        return True
+    def _write_step(self, parts: Parts) -> None:
+        """Write a step, of which this process measured these parts."""
+        recorded = None
+        if self._is_recorded(self._step):
+            recorded = self._joined(self._gathered(parts))
+            self._steps_empty += recorded is None
+        self._write(recorded)
+        self._parameters.vectors = {}
 
-    def _write_step(
-        self, passes: Sequence[Pass], vectors: Mapping[tuple[str, Key], Tensor]
-    ) -> None:
-        if self._hooks.autocast not in (None, self._autocast):
-            self._autocast = self._hooks.autocast
-            self._write_config()
-        step, scale = self._step, float(self._scale)
-        row: dict[str, Any] = {"step": step, "skipped": bool(self._skipped)}
-        if scale != 1.0:
-            row["loss_scale"] = scale
-        is_recorded = False
-        if self._layers.is_recorded(step):
-            row |= self._norms(scale)
+    def _gathered(self, parts: Parts, seconds: float | None = None) -> list[tuple[Hashable, Parts]]:
+        """What all processes measured, in the one that writes; each with the name of its batch."""
+        square = self._parameters.clipped_square
+        self._clipped_square = None if square is None else float(square)
+        if self._processes is None:
+            return [(0, parts)]
+        self._events += 1
+        on_cpu = {slot: part.on_cpu() for slot, part in parts.items()}
+        mine = Batches.of(self._model).mine, on_cpu, self._clipped_square
+        if not self._writer:
+            self._processes.send(self._events, mine)
+            return []
+        others = self._processes.received(self._events, *([] if seconds is None else [seconds]))
+        if self._processes.gone:
+            self._warn(f"{self._processes.gone} of {self._processes.size} processes stopped")
+        squares = [its for *_, its in (mine, *others) if its is not None]
+        self._clipped_square = sum(squares) if squares else None
+        return [(batch, its) for batch, its, _ in (mine, *others)]
+
+    def _joined(self, everywhere: list[tuple[Hashable, Parts]]) -> RecordedStep | None:
+        scale = float(self._scale)
+        batches = Batches.of(self._model).number if self._processes else 1
+        return step_of(everywhere, {"grad": scale * batches, "weight_grad": scale})
+
+    def _write(self, recorded: RecordedStep | None) -> None:
+        """Write the rows of a step, and count it."""
+        instant, record_s = time.perf_counter(), self._step_record_s
+        row: dict[str, Any] = {"step": self._step, "skipped": bool(self._skipped)}
+        row |= {"step_s": instant - self._step_began, "record_s": record_s}
+        self._step_began, self._step_record_s = instant, 0.0
+        if self._writer:
             try:
-                is_recorded = self._write_layers(passes, vectors)
+                row |= self._numbers(recorded)
+                self._writer.describe(self._hooks.autocast)
+                if recorded is not None:
+                    self._writer.add_layers(self._step, recorded)
             except Exception as error:  # what cannot be written costs no other step
                 self._warn(f"the layers of a step could not be written: {one_line(error)}")
-        instant = time.perf_counter()
-        row |= {"step_s": instant - self._step_began, "record_s": self._step_record_s}
-        self._step_began, self.record_seconds = instant, self.record_seconds + self._step_record_s
-        self._step_record_s = 0.0
-        row |= {name: _number(value) for name, value in self._logged.items()}
+            row |= {name: _number(value) for name, value in self._logged.items()}
+            self._writer.end_step(row)
         self._logged = {}
-        row["run"] = self.run
-        self._tables["steps"].append({name: [value] for name, value in row.items()})
         self._step += 1
-        self._parameters.vectors = {}
-        self._flush_if_due(is_recorded)
 
-    def _write_layers(
-        self, passes: Sequence[Pass], vectors: Mapping[tuple[str, Key], Tensor]
-    ) -> bool:
-        """Write the rows of a step's layers; whether there were any."""
-        recorded = self._recorded(passes, vectors)
-        if recorded is None:
-            self._steps_empty += 1
-            return False
-        self._keep(self._step, recorded)
-        self._steps_recorded += 1
-        return True
-
-    def _norms(self, scale: float) -> dict[str, float]:
-        """Norm of the gradients before clipping, and what clipping multiplied it by."""
-        before, after = self._parameters.gradient_norm(), self._parameters.clipped_norm
-        if before is None:
-            return {}
-        found = {"grad_norm": float(before) / scale}
-        if after is not None and found["grad_norm"] > 0:
-            found["clip_factor"] = float(after) / found["grad_norm"]
-        return found
-
-    def _recorded(
-        self, passes: Sequence[Pass], vectors: Mapping[tuple[str, Key], Tensor]
-    ) -> RecordedStep | None:
-        """The statistics of a step in the order of execution."""
-        calls = [call for p in passes for call in p.calls]
-        acts: dict[Key, list[Measured]] = {}
-        grads: dict[Key, list[Measured]] = {}
-        order: dict[Slot, tuple[int, ...]] = {}
-        backward_of: dict[tuple[int, str], int] = {}
-        for call in sorted(calls, key=lambda call: call.order):
-            if call.act is not None:
-                acts.setdefault(call.key, []).append(call.act)
-                order.setdefault(("act", (call.key,)), (1, call.order))
-            if call.grad is not None:
-                grads.setdefault(call.key, []).append(call.grad)
-                order.setdefault(("grad", (call.key,)), (2, call.grad_order, 0))
-                backward_of.setdefault(call.key[:2], call.grad_order)
-        found: dict[Slot, Tensor] = {
-            (kind, (key,)): stats.merge_passes(parts)
-            for kind, several in (("act", acts), ("grad", grads))
-            for key, parts in several.items()
-        }
-        last = 1 + max(backward_of.values(), default=0)
-        for number, ((kind, key), vector) in enumerate(vectors.items()):
-            slot = (kind, (key,))
-            found[slot] = vector
-            at = backward_of.get(key[:2], last)
-            place = {"weight": (0, number), "weight_grad": (2, at, 1, number)}
-            order[slot] = place.get(kind, (3, number))
-        if not found:
-            return None
-        slots = sorted(found, key=order.__getitem__)
+    def _numbers(self, recorded: RecordedStep | None) -> dict[str, float]:
+        """Loss scale, norm of the gradients before clipping, and the factor of clipping."""
         scale = float(self._scale)
-        scales = {"grad": scale, "weight_grad": scale}
-        return RecordedStep(torch.stack([found[s] for s in slots]), slots, scales, 0.0)
-
-    def _keep(self, step: int, recorded: RecordedStep) -> None:
-        """Write the step if ``every`` says so or if it is not finite; else keep it in the ring."""
-        if self.first_bad is not None or not recorded.is_bad():
-            self._layers.add(step, recorded)
-            return
-        rows: Rows = self._layers.rows(step, recorded)
-        self.first_bad = first_bad(rows)
-        self._layers.write_ring(before=step)
-        self._layers.write(rows)
-        self.flush()
-
-    def _flush_if_due(self, recorded: bool) -> None:
-        self._unflushed += recorded
-        if self._unflushed >= FLUSH_STEPS or time.monotonic() > self._flush_by:
-            self.flush()
-
-    def flush(self) -> None:
-        """Bring every row, and what run.json says, to disk."""
-        self._unflushed, self._flush_by = 0, time.monotonic() + FLUSH_SECONDS
-        for table in self._tables.values():
-            table.flush()
-        self._write_state()
-
-    def _write_config(self) -> None:
-        name, format_ = self._format_of(self._autocast)
-        self._config["dtype"], self.state.finfo = name, finfo(name, format_)
-        for table in self._tables.values():
-            table.describe(run_metadata(self._config, self.run))
-        write_text(self.folder / schema.CONFIG_FILE, yaml.safe_dump(self._config, sort_keys=False))
-
-    def _write_state(self) -> None:
-        self.state.steps_done, self.state.first_bad = self.steps_done, self.first_bad
-        self.state.seconds = time.perf_counter() - self._began
-        self.state.record_seconds = self.record_seconds
-        self.state.write(self.folder)
+        found = {} if scale == 1.0 else {"loss_scale": scale}
+        norm = recorded.norm("weight_grad") if recorded else None
+        if norm is not None:
+            found["grad_norm"] = norm
+            if self._clipped_square is not None and norm > 0:
+                found["clip_factor"] = math.sqrt(self._clipped_square) / norm
+        return found
 
     # The end.
 
@@ -495,9 +441,6 @@ class Recording:
             self._at_exit.remove()
         try:
             self._say_how_it_ended(error)
-            for table in self._tables.values():
-                table.close()
-            self._write_state()
         except Exception as problem:
             _say(f"the end could not be written: {one_line(problem)}")
 
@@ -511,31 +454,32 @@ class Recording:
             self._parameters.after_update()  # a loop without an optimizer ends with an update
             self._conclude()
         elif not self._step and self._passes:  # passes at init, without an update
-            self._write_step(reached or self._passes, self._parameters.vectors)
+            self._write_step(parts_of(reached or self._passes, self._parameters.vectors))
         else:
-            self._write_if_bad([*self._left_out, *self._passes])
+            self._write_if_bad(parts_of([*self._left_out, *self._passes], {}))
+        if self._processes:
+            self._processes.leave()
 
     def _say_how_it_ended(self, error: BaseException | None) -> None:
-        silent = self._hooks.silent
-        if silent and self.state.error is None:
+        if not self._writer:
+            return
+        if self._error is None:
+            self._say_what_is_missing()
+        if self._error is None and error is None and not self._writer.recorded:
+            self._warn(f"nothing was recorded in {self._step} steps")
+            self._error = RuntimeError(f"nothing was recorded in {self._step} steps")
+        is_interrupt = isinstance(error, KeyboardInterrupt | Terminated)
+        failure = error or self._error
+        status = "interrupted" if is_interrupt else "failed" if failure else "completed"
+        self._writer.close(status, failure)
+
+    def _say_what_is_missing(self) -> None:
+        if silent := self._hooks.silent:
             names = "; ".join(str(key) for key in silent[:6])
             more = f" and {len(silent) - 6} more" if len(silent) > 6 else ""
             self._warn(f"these sites never ran where the recorder could see them: {names}{more}")
-        if self._steps_empty and self._steps_recorded:
+        if self._steps_empty and self._step > self._steps_empty:
             self._warn(f"{self._steps_empty} recorded steps held no pass of the model")
-        if isinstance(error, KeyboardInterrupt | Terminated):
-            self.state.fail(error, "interrupted")
-        elif error is not None:
-            self.state.fail(error)
-        elif self.state.error is None and not self._has_rows():
-            self.state.fail(RuntimeError(f"nothing was recorded in {self._step} steps"))
-            self._warn(f"nothing was recorded in {self._step} steps")
-        elif self.state.error is None:
-            self.state.status = self.state.outcome = "completed"
-            self.state.finished = now()
-
-    def _has_rows(self) -> bool:
-        return self._steps_recorded > 0
 
 
 def _say(what: str) -> None:
@@ -553,42 +497,3 @@ def _number(value: Any) -> float | bool | None:
         return value if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, RuntimeError):
         return None
-
-
-class Terminated(Exception):
-    """The program was told to end."""
-
-
-class _AtExit:
-    """Closes a recording when the program ends, and brings its rows to disk at SIGTERM.
-
-    A program's own handler of SIGTERM is left alone.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording, self._pid = recording, os.getpid()
-        self._is_handling = False
-        atexit.register(self._exit)
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        ):
-            signal.signal(signal.SIGTERM, self._terminate)
-            self._is_handling = True
-
-    def _exit(self) -> None:
-        if os.getpid() == self._pid:  # not in a forked data loader
-            self._recording.close()
-
-    def _terminate(self, number: int, _: Any) -> None:
-        self.remove()
-        if os.getpid() == self._pid:
-            self._recording.close(Terminated("SIGTERM"))
-        os.kill(os.getpid(), number)
-
-    def remove(self) -> None:
-        """Leave the program as it was."""
-        atexit.unregister(self._exit)
-        if self._is_handling and signal.getsignal(signal.SIGTERM) == self._terminate:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._is_handling = False

@@ -1,10 +1,11 @@
 """What can be measured of any tensor that a model returns or an optimizer updates."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
 
@@ -12,16 +13,60 @@ class Unmeasurable(Exception):
     """A tensor without values that could be measured; the reason in words."""
 
 
-def measurable(x: Tensor) -> Tensor:
-    """The tensor's values as a dense tensor of real numbers.
+class Local(NamedTuple):
+    """The entries of a tensor that this process measures: all, unless processes share the tensor.
+
+    Its parts over all processes merge into the statistics of the whole tensor.
+    """
+
+    values: Tensor
+    is_counted: bool = True
+    """False if another process measures the same entries."""
+    split: frozenset[int] = frozenset()
+    """Axes of which other processes hold a part."""
+    later: frozenset[int] = frozenset()
+    """Axes of which another process holds the beginning."""
+
+
+def local(x: Tensor) -> Local:
+    """The entries that this process measures, as a dense tensor of real numbers.
 
     Of complex numbers these are the magnitudes, of a sparse tensor the entries that are not stored
-    count as zeros, of a nested tensor the entries of all its parts.
+    count as zeros, of a nested tensor the entries of all its parts, of a distributed one the
+    entries that this process holds.
 
     Raises:
-        Unmeasurable: whole numbers, truth values, or a tensor without data.
+        Unmeasurable: whole numbers, truth values, a tensor without data, or partial sums.
     """
-    x = x.detach()
+    if not isinstance(x, DTensor):
+        return Local(_dense(x.detach()))
+    is_counted, split, later = True, set(), set()
+    for coordinate, placement in zip(_coordinates(x), x.placements, strict=True):
+        if isinstance(placement, Shard):
+            axis = placement.dim % max(x.ndim, 1)
+            split.add(axis)
+            later |= {axis} if coordinate else set()
+        elif placement.is_replicate():
+            is_counted &= coordinate == 0
+        else:
+            raise Unmeasurable(f"its placement is {placement}")
+    return Local(_dense(own(x)), is_counted, frozenset(split), frozenset(later))
+
+
+def _coordinates(x: DTensor) -> list[int]:
+    coordinates = x.device_mesh.get_coordinate()
+    if coordinates is None:
+        raise Unmeasurable("other processes hold it")
+    return list(coordinates)
+
+
+def own(x: Tensor) -> Tensor:
+    """What this process stores of a tensor, without its graph."""
+    held: Any = x
+    return (held.to_local() if isinstance(x, DTensor) else x).detach()
+
+
+def _dense(x: Tensor) -> Tensor:
     if x.device.type == "meta":
         raise Unmeasurable("it is on the meta device and has no data")
     if x.is_nested:
