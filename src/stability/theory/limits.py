@@ -11,7 +11,10 @@ PACKAGE = __name__.partition(".")[0]
 
 
 class NoTheory(Exception):
-    """The recursion does not cover this config; the message says why. External kernels may raise it."""
+    """The recursion does not cover this config; the message says why.
+
+    An external kernel may raise it too.
+    """
 
 
 @contextmanager
