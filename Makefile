@@ -49,7 +49,7 @@ claims-train: $(INSTALLED)
 	@$(call put_to_the_test,training)
 
 define put_to_the_test
-$(RUN) -m stability.claims --sweeps --law $(1) | { failed=; while read -r sweep figures; do \
+$(RUN) -m stability.claims --sweeps --stage $(1) | { failed=; while read -r sweep figures; do \
 	$(RUN) -m stability.run experiments=$$sweep </dev/null || failed="$$failed $$sweep"; \
 	test -z "$$figures" || $(RUN) -m stability.plot outputs/$$sweep --figures $$figures; \
 done; $(RUN) -m stability.claims outputs; \

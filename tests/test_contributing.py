@@ -19,7 +19,7 @@ from stability.config.names import Key
 from stability.model.build import update_rule_of
 from stability.model.optim import Optimizer
 from stability.parts.placements import equation
-from stability.theory.overlay import overlay
+from stability.theory.run_theory import theory_of_run
 from tiny import make_config
 
 ROOT = Path(__file__).parents[1]
@@ -123,7 +123,9 @@ def test_all_parts_run_together_from_outside_the_package(swept):
 def test_theory_follows_runs_of_external_parts(swept):
     """The rms of every branch, as far as a net of width 128 follows the limit of large width."""
     (folder,) = swept.glob("norm-sandwich*")
-    theory = overlay(folder).query("kind == 'act' and site == 'branch_out' and sublayer != 'head'")
+    theory = theory_of_run(folder).query(
+        "kind == 'act' and site == 'branch_out' and sublayer != 'head'"
+    )
     layers = pd.read_parquet(folder / "layers.parquet").query("step == 0 and kind == 'act'")
     key = ["layer", "sublayer", "site"]
     both = theory.merge(layers.astype({c: theory[c].dtype for c in key}), on=key)

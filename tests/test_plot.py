@@ -16,7 +16,7 @@ import stability
 from stability import figures
 from stability.figures import variance
 from stability.plot import main
-from stability.theory import overlay
+from stability.theory.run_theory import theory_of_run
 from synthetic import numbers, write_run, write_sweep
 
 FEW = ["--figures", "variance,loss,depth_ratio"]
@@ -62,7 +62,7 @@ def test_theory_at_init_is_drawn_and_written_beside_what_was_measured(predictabl
     theory = drawn.loc["theory"]
     assert set(theory["when"]) == {"at init"} and set(theory["norm"]) == {"pre", "post"}
     run = stability.load(predictable, "runs").query("norm == 'post' and seed == 0")["folder"]
-    predicted = overlay.overlay(predictable / run.item()).query("kind == 'act' and layer >= 0")
+    predicted = theory_of_run(predictable / run.item()).query("kind == 'act' and layer >= 0")
     wanted = predicted.query("site == 'resid_post' and sublayer == 'mlp'")["var"]
     drawn = theory.query("norm == 'post' and x > 0").sort_values("x")["value"]
     np.testing.assert_allclose(drawn, wanted, rtol=1e-9)

@@ -1,6 +1,6 @@
 """``python -m stability.bench``: what recording and compiling cost on this machine, as ratios.
 
-TimedSteps of one training step are timed in turn, round after round in one process, so that a busy
+One training step is timed in each variant in turn, round after round in one process, so that a busy
 machine slows all of them alike; the median over rounds is given, and its ratio to the first one.
 """
 
@@ -16,7 +16,9 @@ from rich.progress import track
 from rich.table import Table
 
 from stability import shell
-from stability.config.knobs import GROUPS, Config
+from stability.cli.compose import composer
+from stability.config import rules
+from stability.config.knobs import Config
 from stability.model.build import Built, build
 from stability.training.passes import train_batch
 from stability.training.step import TrainingState, training_step
@@ -26,21 +28,11 @@ TimedStep = Callable[[], None]
 
 def bench_config(depth: int, width: int, context: int, compiled: bool) -> Config:
     """The default config (conf/config.yaml) with this depth, width and context."""
-    config = Config(depth=depth, compile=compiled)
+    with composer(experiment={}, config_dirs=[], name="bench") as default:
+        config = rules.validate(default.compose([]))
+    config.depth, config.compile = depth, compiled
     config.model.width, config.model.context = width, context
     config.model.heads = max(1, width // 16)
-    config.norm.build = {"_target_": "stability.parts.placements.Pre"}
-    config.norm_type.build = {"_target_": "stability.parts.norms.LayerNorm", "eps": 1e-5}
-    config.init.build = {"_target_": "stability.parts.inits.Xavier"}
-    config.activation.build = {"_target_": "stability.parts.activations.GELU"}
-    config.optimizer.build = {
-        "_target_": "stability.parts.optimizers.AdamW",
-        "betas": [0.9, 0.95],
-        "eps": 1e-8,
-        "independent_weight_decay": False,
-    }
-    config.data.build = {"_target_": "stability.parts.data.PyDocs"}
-    config.choices = dict.fromkeys(GROUPS, "bench")
     return config
 
 

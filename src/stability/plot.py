@@ -23,14 +23,14 @@ from rich.progress import Progress
 
 from stability import figures, shell
 from stability.figures.drawing.files import origin, save
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import WIDTHS
 from stability.results.atomic import Unreadable
 from stability.results.frames import load, sweep_rows
 from stability.results.index import sweeps
 from stability.results.schema import FIGURES_FOLDER, THEORY_FOLDER
 from stability.results.sweep_rows import SweepRows
-from stability.theory.overlay import Overlay, of_sweep
+from stability.theory.run_theory import SweepTheory, theory_of_sweep
 
 FORMATS = ("pdf", "png")
 
@@ -134,7 +134,7 @@ class SweepPlotter:
         self.path, self.folders, self.args, self.out = path, folders, args, out
         self.console = console
         self.runs = sweep_rows(path, "runs")
-        self._overlays: dict[str, Overlay] = {}
+        self._theories: dict[str, SweepTheory] = {}
 
     def draw(self, wanted: dict[str, ModuleType], command: str) -> int:
         """Draw, list what was drawn and what was skipped and why; how many were drawn."""
@@ -147,7 +147,7 @@ class SweepPlotter:
             for name, module in progress.track(wanted.items(), description="drawing"):
                 try:
                     numbers, figure = self._figure(module, progress)
-                except CannotFill as reason:
+                except CannotDraw as reason:
                     console.print(f"  {name:16} skipped: {reason}", markup=False)
                     continue
                 facts = origin(command, module, self.runs)
@@ -174,9 +174,9 @@ class SweepPlotter:
         numbers = module.data(replace(rows, remarks=self.runs.remarks))
         if not self._has_theory(module):
             return numbers.frame, module.draw(numbers, width=self.args.width)
-        overlay = self._overlay(module.TABLE, progress)
-        theory, remarks = _predicted(module, overlay.rows)
-        numbers = numbers.with_remarks(*overlay.remarks, *remarks)
+        sweep_theory = self._sweep_theory(module.TABLE, progress)
+        theory, remarks = _predicted(module, sweep_theory.rows)
+        numbers = numbers.with_remarks(*sweep_theory.remarks, *remarks)
         figure = module.draw(numbers, width=self.args.width, theory=theory)
         sources = {"measured": numbers, "theory": theory}
         parts = [rows.frame.assign(source=name) for name, rows in sources.items() if rows]
@@ -195,17 +195,17 @@ class SweepPlotter:
             where["step"] = sorted({0, *last}) if self.args.at is None else [self.args.at]
         return where
 
-    def _overlay(self, table: str, progress: Progress) -> Overlay:
+    def _sweep_theory(self, table: str, progress: Progress) -> SweepTheory:
         """The theory of a table's rows, computed when the first figure of the table needs it."""
-        if table not in self._overlays:
+        if table not in self._theories:
             track = partial(progress.track, description="theory at init")
-            self._overlays[table] = of_sweep(
+            self._theories[table] = theory_of_sweep(
                 self.folders, self.runs, self.out / THEORY_FOLDER, self.args.allow,
                 lambda results, count: track(results, total=count), table,
             )  # fmt: skip
-            for remark in self._overlays[table].remarks:
+            for remark in self._theories[table].remarks:
                 self._warn(remark)
-        return self._overlays[table]
+        return self._theories[table]
 
     def _without_step(self, step: int) -> list[str]:
         """What to say of runs that did not record a step. Raises Unreadable where none did."""
@@ -228,7 +228,7 @@ def _predicted(module: ModuleType, rows: SweepRows) -> tuple[SweepRows | None, l
     saturated = frame["saturated"].astype(bool)
     bad, runs = frame.loc[saturated, "run"].nunique(), frame["run"].nunique()
     remarks = [f"no theory where softmax saturates ({bad} of {runs} variants)"] if bad else []
-    with suppress(CannotFill):  # no row is left that the figure shows
+    with suppress(CannotDraw):  # no row is left that the figure shows
         return module.data(rows.with_frame(frame[~saturated])), remarks
     return None, remarks
 

@@ -37,7 +37,7 @@ def test_the_command_writes_every_form_of_the_table(tmp_path, capsys):
 def test_a_choice_of_claims_leaves_the_files_of_all_of_them_alone(tmp_path, capsys):
     write_sweep(tmp_path / "out", "pre_forward_linear", LINEAR)
     there, names = str(tmp_path / "out"), [f"claims.{form}" for form in ("csv", "json", "md")]
-    for choice in (["--claims", "pre-forward-linear"], ["--law", "init"]):
+    for choice in (["--claims", "pre-forward-linear"], ["--stage", "init"]):
         assert command.main([there, "--no-theory", *choice]) == 0
         assert "pre-forward-linear" in capsys.readouterr().out
         assert not (tmp_path / "out" / names[0]).exists()
@@ -95,8 +95,8 @@ def test_a_report_is_not_replaced_by_one_with_fewer_verdicts(tmp_path, capsys):
     [
         (["nowhere"], "does not exist"),
         ([".", "--claims", "nope"], "--claims nope"),
-        ([".", "--claims", "ln-jacobian", "--law", "training"], "is a law of init"),
-        ([".", "--config-dir", "/nowhere"], "--config-dir /nowhere: is no folder"),
+        ([".", "--claims", "ln-jacobian", "--stage", "training"], "is a claim about init"),
+        ([".", "--config-dir", "/nowhere"], "--config-dir /nowhere: is not a folder"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, words, message):
@@ -138,7 +138,7 @@ def own(tmp_path):
     """A folder with three experiments: at init, in training, and at another size."""
     nodes = {
         "a_claim": node_of(EXPONENT, {**EXPONENT, "name": "b", "runs": "shared"}, figure="heat"),
-        "b_claim": node_of({**EXPONENT, "runs": "shared"}, law="training", figure="growth"),
+        "b_claim": node_of({**EXPONENT, "runs": "shared"}, stage="training", figure="growth"),
         "a_claim_gpu": {"like": "a_claim"},
     }
     folder = tmp_path / "own" / "experiments"
@@ -160,7 +160,7 @@ def test_the_sweeps_that_claims_need_are_listed_with_their_figures(own, capsys):
     assert lines_of(capsys, own, "--sweeps", "--claims", "b-claim,a_claim") == [
         "shared growth,heat", "a_claim heat",
     ]  # fmt: skip
-    found = lines_of(capsys, own, "--sweeps", "--law", "training")
+    found = lines_of(capsys, own, "--sweeps", "--stage", "training")
     assert "shared growth" in found
     assert not [line for line in found if line.startswith("a_claim")]
 

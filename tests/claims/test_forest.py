@@ -9,7 +9,7 @@ from stability.claims import forest
 from stability.claims.criterion import Criterion, Range
 from stability.claims.evaluate import Finding
 from stability.claims.verdict import FAILS, HOLDS, NOT_MEASURED, REPORTED
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 
 
 def test_a_forest_has_a_panel_per_measure_and_criterion_and_a_line_per_number():
@@ -30,7 +30,7 @@ def test_a_forest_has_a_panel_per_measure_and_criterion_and_a_line_per_number():
     assert len([line for line in first.lines if line.get_marker() == "|"]) == 1
     (band,) = first.patches
     assert band.get_x() == pytest.approx(1.0)
-    with pytest.raises(CannotFill):
+    with pytest.raises(CannotDraw):
         forest.draw(findings[3:])
 
 

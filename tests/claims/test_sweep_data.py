@@ -20,7 +20,7 @@ def test_behind_a_saturated_softmax_there_is_no_theory_and_no_overflow(tmp_path,
             *("var", "rms", "token_rms_median", "first_share", "saturated"),
         ],
     )  # fmt: skip
-    monkeypatch.setattr(sweep_data, "overlay", lambda folder, cache: rows)
+    monkeypatch.setattr(sweep_data, "theory_of_run", lambda folder, cache: rows)
     runs = pd.DataFrame({"run": ["a"], "folder": ["a"]})
     predicted = SweepData(tmp_path)._predicted(runs)
     assert predicted[sweep_data.SIZES].isna().all(axis=None)
@@ -174,7 +174,7 @@ def test_theory_is_of_the_first_seed_and_of_measures_of_layers_alone(tmp_path, m
         sizes = {name: [1.0, 4.0] for name in sweep_data.SIZES}
         return pd.DataFrame({**places, "kind": "act", "numel": 8, **sizes, "saturated": False})
 
-    monkeypatch.setattr(sweep_data, "overlay", predicted)
+    monkeypatch.setattr(sweep_data, "theory_of_run", predicted)
     assert data.theory(measures()["increment"], {}, data.runs) == (3.0, "")
     first = data.runs[data.runs["seed"] == 0]
     assert asked == first["folder"].tolist()

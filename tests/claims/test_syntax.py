@@ -88,7 +88,7 @@ def test_a_part_that_is_written_wrongly_is_refused(change, message):
         ({"by_construction": 3, "parts": []}, "by_construction=3: must be a text"),
         ({"like": ["a"]}, "must name a claim that has parts"),
         ({"like": "nowhere"}, "must name a claim that has parts"),
-        ({"law": "training init"}, "law=training init: must be one of init, training"),
+        ({"stage": "training init"}, "stage=training init: must be one of init, training"),
         ({"parts": "x"}, "parts=x: must be a list"),
         ({"parts": ["x"]}, "part=x: must be a mapping"),
         ({"parts": [{}]}, "lacks measure"),

@@ -162,7 +162,11 @@ def test_what_external_code_raises_is_a_refusal_of_the_key_that_brought_it_in(er
     running = instantiate.refusing_errors_of("norm.build", "mine.Norm", "fails", 7)
     with pytest.raises(ConfigError) as refused, running:
         raise error
-    assert (refused.value.key, refused.value.value, refused.value.legal) == ("norm.build", 7, legal)
+    assert (refused.value.key, refused.value.value, refused.value.reason) == (
+        "norm.build",
+        7,
+        legal,
+    )
     assert refused.value.__cause__ is error
 
 
@@ -170,7 +174,7 @@ def test_a_built_in_class_refuses_by_a_value_error_and_its_other_errors_are_bugs
     running = ("norm.build._target_", "stability.parts.norms.RMSNorm", "fails")
     with pytest.raises(ConfigError) as refused, instantiate.refusing_errors_of(*running):
         raise ValueError("its words")
-    assert refused.value.value == running[1] and refused.value.legal == "fails: its words"
+    assert refused.value.value == running[1] and refused.value.reason == "fails: its words"
     for error in (KeyError("bug"), TypeError("bug"), SystemExit(3)):
         with pytest.raises(type(error)) as raised, instantiate.refusing_errors_of(*running):
             raise error

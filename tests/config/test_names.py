@@ -11,7 +11,7 @@ from stability.config.names import (
     SITES,
     SUBLAYER_ORDER,
     Key,
-    moment,
+    execution_key,
 )
 
 
@@ -39,7 +39,7 @@ def test_rows_sort_into_the_order_of_execution():
     def when(row: tuple[str, int, str, str]) -> tuple[int, ...]:
         kind, layer, sublayer, site = row
         place = layer, SUBLAYER_ORDER.index(sublayer)
-        return moment(kind, place, SITE_ORDER.index(site))
+        return execution_key(kind, place, SITE_ORDER.index(site))
 
     mixed = random.Random(0).sample(wanted, len(wanted))
     assert mixed != wanted

@@ -97,7 +97,7 @@ def test_what_is_not_legal_is_refused_and_named(key, value):
     with pytest.raises(ConfigError) as refused:
         validate(composed({key: value}))
     assert refused.value.key == key
-    assert refused.value.legal
+    assert refused.value.reason
     assert str(refused.value).startswith(f"{key}=")
 
 

@@ -14,7 +14,7 @@ from figure_checks import legend_texts
 from stability import figures
 from stability.figures import gradient
 from stability.figures.drawing.scales import log_limits
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 from stability.results.sweep_rows import SweepRows
 from synthetic import numbers, recorded, write_run, write_sweep
 
@@ -60,7 +60,7 @@ def test_any_sweep_is_drawn_or_refused_with_a_reason(tmp_path: Path, case: str) 
     for module in ALL.values():
         try:
             figure = module.draw(numbers(tmp_path, module), width=5.5)
-        except CannotFill as reason:
+        except CannotDraw as reason:
             assert str(reason) and "\n" not in str(reason)
             continue
         assert figure.get_size_inches()[0] == 5.5

@@ -171,7 +171,7 @@ def test_a_part_that_breaks_is_refused_by_the_key_that_names_it(mine, group, tar
     with pytest.raises(ConfigError) as refused:
         preflight.check(config)
     assert refused.value.key == key
-    assert said in refused.value.legal
+    assert said in refused.value.reason
 
 
 def test_tf32_is_refused_where_there_are_no_tensor_cores():

@@ -219,7 +219,7 @@ def test_a_source_that_is_not_whole_is_refused(body, said, tmp_path, monkeypatch
     monkeypatch.delitem(sys.modules, "lacking", raising=False)
     with pytest.raises(ConfigError, match=r"data\.build") as refused:
         source(make_config({"data.build": {"_target_": "lacking.Mine"}}))
-    assert said in refused.value.legal
+    assert said in refused.value.reason
 
 
 def test_a_file_that_changed_is_read_again(tmp_path):

@@ -1,4 +1,4 @@
-"""The sweep that tests of overlay and check read."""
+"""The sweep that tests of run_theory and check read."""
 
 import pytest
 

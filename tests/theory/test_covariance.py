@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import laws
 from stability.parts.placements import DeepNorm, NoNorm, Norms, Peri, Plain, Post, Pre
@@ -75,14 +76,14 @@ def test_peri_and_deepnorm_follow_their_constants():
     end.G = G
     tape.reverse()
     share = placement.alpha**2 / (placement.alpha**2 + GAIN)
-    assert end.kept**2 == pytest.approx(share / np.diagonal(C))
+    assert end.embedding_factor**2 == pytest.approx(share / np.diagonal(C))
 
 
 def test_the_embedding_is_kept_by_the_stream_and_lost_in_a_branch():
     _, last = stack(NoNorm(3, 0, "linear"), Tape(), 3)
-    assert np.array_equal(last.kept, np.ones(2))
+    assert np.array_equal(last.embedding_factor, np.ones(2))
     _, last = stack(Plain(3, 0, "linear"), Tape(), 1)
-    assert np.array_equal(last.kept, np.zeros(2))
+    assert np.array_equal(last.embedding_factor, np.zeros(2))
 
 
 def test_terms_that_are_not_independent_are_refused():
@@ -223,24 +224,26 @@ def test_a_spread_is_relative_and_adds_draws_in_squares():
 
 def test_a_factor_scales_variance_gradient_and_what_is_kept_by_its_power():
     x = covariance(C, {1: [1, 2]})
-    x.kept, x.share, x.last_norm = np.ones(2), np.array([0.5, 0.25]), covariance(C)
+    x.embedding_factor, x.norm_share, x.last_norm = np.ones(2), np.array([0.5, 0.25]), covariance(C)
     y = 3.0 * x
     y.G = G
     x.tape.reverse()
     assert np.array_equal(y.C, 9 * C) and np.array_equal(x.G, 9 * G)
     assert (
-        y.kept.tolist() == [3, 3] and y.share.tolist() == [0.5, 0.25] and y.last_norm is x.last_norm
+        y.embedding_factor.tolist() == [3, 3]
+        and y.norm_share.tolist() == [0.5, 0.25]
+        and y.last_norm is x.last_norm
     )
     assert y.deviations[1].tolist() == [9, 18]
 
 
 def test_the_share_of_the_stem_is_that_of_its_variance():
     x = Cov(Tape(), np.diag([3.0, 0.0]))
-    x.last_norm, x.share = x, np.ones(2)
+    x.last_norm, x.norm_share = x, np.ones(2)
     y = Cov(x.tape, np.diag([1.0, 0.0]))
     for both in (x + y, y + x):
         assert both.last_norm is x
-        assert both.share.tolist() == [0.75, 0]
+        assert both.norm_share.tolist() == [0.75, 0]
 
 
 def test_gradients_of_all_uses_of_an_operand_add():
@@ -259,7 +262,7 @@ def test_a_norm_under_a_later_one_takes_nothing_off_the_gradient():
     x = covariance(C, width=d)
     norm = norm_kernels.RMSNorm(d, 0.0)
     y = normed(norm, x)
-    x.share = share
+    x.norm_share = share
     y.feeds_norm = True
     y.G = np.eye(2)
     x.tape.reverse()
@@ -272,7 +275,7 @@ def test_the_last_norm_takes_off_what_lies_along_its_output():
     x = covariance(np.diag([4.0, 9.0]), width=d)
     y = normed(norm_kernels.RMSNorm(d, 0.0), x)
     y.G = np.diag([1.0, 2.0])
-    y.along = np.array([0.0, 20.0])  # the first has no gradient along xhat, the second 10 of d
+    y.radial = np.array([0.0, 20.0])  # the first has no gradient along xhat, the second 10 of d
     x.tape.reverse()
     assert np.diagonal(x.G) == pytest.approx([1 / 4, 2 / 9 * (1 - 10 / d)])
 
@@ -281,7 +284,7 @@ def test_a_norm_holds_the_stem_that_reaches_it_and_starts_one():
     x = covariance(C)
     norm = norm_kernels.LayerNorm(50, 0.0)
     first = normed(norm, x)
-    assert first.last_norm is first and first.share.tolist() == [1, 1] and not first.feeds_norm
+    assert first.last_norm is first and first.norm_share.tolist() == [1, 1] and not first.feeds_norm
     normed(norm, first + linear(GAIN, first))
     assert first.feeds_norm
     batchnorm = normed(norm_kernels.BatchNorm(50, 1e-5), x)
@@ -297,3 +300,32 @@ def test_a_norm_keeps_the_directions_that_deviate_and_loses_the_size():
         normed(norm_kernels.RMSNorm(4, 1.0), covariance(0 * np.eye(2), {1: [5, 3]})).deviations
         == {}
     )
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (lambda x: x - x, "no __sub__"),
+        (lambda x: 1 - x, "no __rsub__"),
+        (lambda x: x / 2, "no __truediv__"),
+        (lambda x: x**2, "no __pow__"),
+        (lambda x: x[:, :1], "no __getitem__"),
+        (lambda x: x > 0, "no __gt__"),
+        (lambda x: sum([x]), "no __radd__"),
+        (lambda x: x + 1.0, "cannot add float"),
+        (lambda x: x * x, "cannot multiply Cov"),
+        (lambda x: x.clamp(-1, 1), "no clamp"),
+        (torch.tanh, "no tanh"),
+        (lambda x: torch.ones(2) * x, "no mul"),
+        (lambda x: torch.nn.functional.linear(x, torch.ones(2, 2)), "no linear"),
+    ],
+)
+def test_an_operation_that_covariances_lack_has_no_theory(use, reason):
+    with pytest.raises(NoTheory, match=reason):
+        use(covariance(np.eye(2)))
+
+
+def test_a_scalar_of_numpy_multiplies_a_covariance():
+    x = np.float64(3) * covariance(np.eye(2))
+    assert np.array_equal(x.C, 9 * np.eye(2))
+    assert not hasattr(x, "__no_such_protocol__")

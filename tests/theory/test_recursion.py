@@ -66,7 +66,7 @@ def test_tokens_share_what_their_symbol_and_their_position_draw(position, wanted
     config = config_of({"model.position": position, "init.embed_std": 0.5})
     x = Net(config, VOCAB)._embed(Tape(width=64), batch_of([3, 5, 4, 3], [0] * 4, 2))
     assert np.array_equal(x.C, 0.25 * np.array(wanted))
-    assert np.array_equal(x.kept, np.ones(4))
+    assert np.array_equal(x.embedding_factor, np.ones(4))
     assert x.spread > 0
 
 
@@ -198,7 +198,7 @@ def test_attention_has_the_heads_and_the_offsets_of_the_model(position):
     net = Net(config_of({"model.position": position}), VOCAB)
     batch = batch_of([0, 1, 2, 3], [1, 2, 3, 4], 2)
     attention = net.branch("attn", net.gains("attn", 0, net.placement(0, "attn")), batch)
-    assert (attention.width, attention.heads) == (16, 32 if position == "learned" else 16)
+    assert (attention.head_width, attention.samples) == (16, 32 if position == "learned" else 16)
     assert attention.mask is batch.mask
     if position == "learned":
         assert attention.offset is None

@@ -112,7 +112,7 @@ def test_attention_values_and_scores(causal, rope, score_gain):
     gains = {role: WIDTH * std**2 for role, std in stds.items()}
     mask = np.tri(TOKENS) if causal else np.ones((TOKENS, TOKENS))
     offset = np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS)).astype(float) if rope else None
-    theory = predicted(Attention(gains, head, mask.astype(bool), offset, heads=8000))
+    theory = predicted(Attention(gains, head, mask.astype(bool), offset, samples=8000))
     position = "rope" if rope else "learned"
     branch = TorchAttention(
         shape(heads=WIDTH // head, causal=causal, position=position), Identity()
@@ -123,7 +123,7 @@ def test_attention_values_and_scores(causal, rope, score_gain):
 def test_saturated_attention_hands_back_no_rounding_error():
     gains = dict.fromkeys(("q", "k", "v", "attn_out"), 1e6)
     mask = np.tri(TOKENS, dtype=bool)
-    _, back = predicted(Attention(gains, 8, mask, None, heads=8))
+    _, back = predicted(Attention(gains, 8, mask, None, samples=8))
     assert (np.diagonal(back) >= 0).all()
     assert np.isfinite(back).all()
 

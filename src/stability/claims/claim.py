@@ -90,8 +90,8 @@ class Claim:
     """The experiment's."""
     statement: str
     source: str
-    law: str = "init"
-    """``init`` or ``training``."""
+    stage: str = "init"
+    """What it is about: ``init`` or ``training``."""
     runs: str = ""
     figure: str = ""
     together: bool = False

@@ -22,7 +22,7 @@ from stability.claims.sweep_data import SweepData
 from stability.claims.verdict import NOT_MEASURED
 from stability.claims.yaml_types import BadClaim
 from stability.config import folders, instantiate
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import styled
 from stability.results import atomic
 from stability.results.atomic import Unreadable
@@ -56,10 +56,10 @@ def _run(args: argparse.Namespace) -> None:
         console.width = WIDE
     for folder in args.config_dir:
         if not folder.is_dir():
-            raise BadClaim(f"--config-dir {folder}: is no folder")
+            raise BadClaim(f"--config-dir {folder}: is not a folder")
         instantiate.trust(folder)
     known = folders.experiments(args.config_dir)
-    wanted = _wanted(syntax.read_claims(known), args.claims, args.law)
+    wanted = _wanted(syntax.read_claims(known), args.claims, args.stage)
     if args.report:
         _place_in(args.report)
     if args.sweeps:
@@ -71,7 +71,7 @@ def _run(args: argparse.Namespace) -> None:
     results = _evaluate(wanted, found, not args.no_theory, console)
     console.print(report.console(results))
     # The files beside the runs are about all claims: a choice of claims does not replace them.
-    chosen = args.claims is not None or args.law is not None
+    chosen = args.claims is not None or args.stage is not None
     if args.out or not chosen:
         for path in report.write(results, args.out or args.path):
             console.print(f"  {path}", markup=False)
@@ -91,10 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         help="a folder of sweeps (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--claims", metavar="A,B", help="which to evaluate (default: all)")
-    parser.add_argument("--law", choices=syntax.LAWS, help="laws at init or of training")
+    parser.add_argument(
+        "--stage", choices=syntax.STAGES, help="only claims about init, or about training"
+    )
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
-        help="where claims.md, .csv and .json go (default: PATH; with --claims or --law nowhere)",
+        help="where claims.md, .csv and .json go (default: PATH; with --claims or --stage nowhere)",
     )  # fmt: skip
     parser.add_argument(
         "--sweeps", action="store_true", help="only list the sweeps that are needed, and figures"
@@ -114,16 +116,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _wanted(known: Sequence[Claim], names: str | None, law: str | None) -> list[Claim]:
+def _wanted(known: Sequence[Claim], names: str | None, stage: str | None) -> list[Claim]:
     if names is None:
-        return [c for c in known if law in (None, c.law)]
+        return [c for c in known if stage in (None, c.stage)]
     by_name = {c.id: c for c in known}
     asked = names.replace("_", "-").split(",")
     for name in asked:
         if name not in by_name:
             raise BadClaim(f"--claims {name}: must be one of {', '.join(by_name)}")
-        if law not in (None, by_name[name].law):
-            raise BadClaim(f"--claims {name}: is a law of {by_name[name].law}, not --law {law}")
+        if stage not in (None, by_name[name].stage):
+            raise BadClaim(
+                f"--claims {name}: is a claim about {by_name[name].stage}, not --stage {stage}"
+            )
     return [by_name[name] for name in asked]
 
 
@@ -182,7 +186,7 @@ def _report(results: Sequence[Result], page: Path, known: dict[str, Path]) -> No
     links = {n: os.path.relpath(file, page.parent) for n, file in own.items() if file.exists()}
     drawn = {}
     for result in results:
-        with suppress(CannotFill):
+        with suppress(CannotDraw):
             figure = forest.draw(result.findings)
             file = page.with_suffix("") / f"{result.claim.name}.png"
             file.parent.mkdir(exist_ok=True)

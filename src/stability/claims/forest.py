@@ -20,7 +20,7 @@ from stability.claims.evaluate import Finding
 from stability.claims.measures import measures
 from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED, Verdict
 from stability.figures.drawing import style
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 
 LOOKS: dict[Verdict, tuple[str, str]] = {
     HOLDS: ("o", style.COLOURS[0]),
@@ -41,11 +41,11 @@ def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
         width: inches.
 
     Raises:
-        CannotFill: no finding has a number.
+        CannotDraw: no finding has a number.
     """
     shown = [f for f in findings if _finite(f.value) and f.verdict != NOT_MEASURED]
     if not shown:
-        raise CannotFill("no finding has a number")
+        raise CannotDraw("no finding has a number")
     panels: dict[tuple[str, Criterion | None], list[Finding]] = {}
     for finding in shown:
         panels.setdefault((finding.measure, finding.criterion), []).append(finding)

@@ -17,7 +17,7 @@ from stability.results.frames import load, sweep_rows
 from stability.results.schema import FIGURES_FOLDER, FINISHED, THEORY_FOLDER
 from stability.results.sweep_rows import SweepRows
 from stability.theory.limits import NoTheory
-from stability.theory.overlay import overlay
+from stability.theory.run_theory import theory_of_run
 
 SIZES = ["var", "rms", "token_rms_median", "first_share"]
 
@@ -125,7 +125,7 @@ class SweepData:
         """The recursion's rows in the columns of ``layers``."""
         cache = self.path / FIGURES_FOLDER / THEORY_FOLDER
         made = [
-            overlay(self.path / folder, cache).assign(run=run, step=0, nonfinite=0)
+            theory_of_run(self.path / folder, cache).assign(run=run, step=0, nonfinite=0)
             for folder, run in zip(runs["folder"], runs["run"], strict=True)
         ]
         rows = pd.concat(made, ignore_index=True)

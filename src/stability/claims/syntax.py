@@ -18,7 +18,7 @@ from stability.claims.criterion import Criterion
 from stability.claims.measures import Measure, measures
 from stability.claims.yaml_types import BadClaim, Node, Reader
 
-LAWS = ("init", "training")
+STAGES = ("init", "training")
 
 
 def read_claims(files: Mapping[str, Path]) -> list[Claim]:
@@ -185,7 +185,7 @@ PART: dict[str, Reader] = {
 CLAIM: dict[str, Reader] = {
     **dict.fromkeys(("statement", "source", "runs", "figure", "like"), yaml_types.text),
     **dict.fromkeys(("by_construction", "not_measured"), yaml_types.text),
-    "law": yaml_types.one_of(*LAWS),
+    "stage": yaml_types.one_of(*STAGES),
     "together": yaml_types.flag,
     "parts": _parts,
 }

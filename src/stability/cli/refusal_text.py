@@ -16,9 +16,9 @@ MAX_LENGTH = 400
 class Refused(ConfigError):
     """A refusal of something that is not a key with a value."""
 
-    def __init__(self, what: str, legal: str) -> None:
-        Exception.__init__(self, f"{what}: {legal}")
-        self.key, self.value, self.legal = what, "", legal
+    def __init__(self, what: str, reason: str) -> None:
+        Exception.__init__(self, f"{what}: {reason}")
+        self.key, self.value, self.reason = what, "", reason
 
 
 def explain(error: BaseException) -> str:

@@ -76,11 +76,11 @@ SCALES = at_least(1e-30, 1e30)
 
 
 class ConfigError(Exception):
-    """A config that is refused: names the key, the value and what is legal. Exit code 2."""
+    """A config that is refused: names the key, the value and the reason. Exit code 2."""
 
-    def __init__(self, key: str, value: object, legal: str, trace: str = "") -> None:
-        super().__init__(f"{key}={value}: {legal}")
-        self.key, self.value, self.legal = key, value, legal
+    def __init__(self, key: str, value: object, reason: str, trace: str = "") -> None:
+        super().__init__(f"{key}={value}: {reason}")
+        self.key, self.value, self.reason = key, value, reason
         if trace:  # of the worker process that raised the error; shown with HYDRA_FULL_ERROR=1
             self.add_note(trace)
 

@@ -100,7 +100,7 @@ PHASES = {"weight": 0, "act": 1, "grad": 2, "weight_grad": 2, "update": 3}
 """Kind -> the part of a step in which its tensors come to be."""
 
 
-def moment(kind: str, place: tuple[int, ...], site: int = 0) -> tuple[int, ...]:
+def execution_key(kind: str, place: tuple[int, ...], site: int = 0) -> tuple[int, ...]:
     """Sort key of a tensor of one step: its position in the order of execution.
 
     Weights as the step finds them; activations forward; then, from the head down, gradients of

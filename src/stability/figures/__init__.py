@@ -5,7 +5,7 @@ A figure module has a docstring whose first line is its title, and
 - ``TABLE``, ``COLUMNS``, ``WHERE``: what `frames.sweep_rows` must read for it; ``STEPS``: ``ends``
   reads only the first and last recorded step of each run, ``all`` every recorded step;
 - ``data(rows) -> rows``: from recorded rows to the numbers that are drawn, which become the csv;
-  raises `select.CannotFill` with the reason where the sweep lacks them;
+  raises `select.CannotDraw` with the reason where the sweep lacks them;
 - ``draw(rows, width) -> Figure``: from those numbers to the figure; one that takes ``theory`` too
   gets the numbers that ``data`` makes of the infinite-width theory of the same runs at init.
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from stability.figures.drawing.layout import Chart, Curve, Quantity
 from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.scales import whole_x
-from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds, require
+from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variant_looks import MAX_LINES
 from stability.results.fits import better_law
@@ -55,7 +55,7 @@ def data(rows: SweepRows) -> SweepRows:
     1 by definition. Fewer than three have no law.
     """
     if rows.frame["depth"].nunique() < 2:
-        raise CannotFill("depth does not vary")
+        raise CannotDraw("depth does not vary")
     frame = block_outputs(rows.frame).assign(size=l2)
     frame = ends(require(frame[frame["l"] > 0], "activations or gradients recorded at resid_post"))
     parts = [

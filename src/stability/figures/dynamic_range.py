@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.scales import short
-from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds
+from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.weight_rows import matrices
 from stability.results.stream import block_outputs
@@ -58,7 +58,7 @@ def data(rows: SweepRows) -> SweepRows:
             over = over_seeds(extreme, rows.axes, ["when", *LIMITS, "x"], column)
             found.append(over.assign(quantity=name))
     if not found:
-        raise CannotFill("no activations or gradients recorded")
+        raise CannotDraw("no activations or gradients recorded")
     return rows.with_frame(pd.concat(found, ignore_index=True))
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
-from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds, require
+from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import variant
 from stability.results.stream import block_outputs, l2
@@ -56,7 +56,7 @@ def data(rows: SweepRows) -> SweepRows:
             found = over_seeds(frame, rows.axes, ["when", "x"], name, centre)
             parts.append(found.assign(quantity=name))
     if not parts:
-        raise CannotFill("no finite gradient at any layer")
+        raise CannotDraw("no finite gradient at any layer")
     numbers = rows.with_frame(pd.concat(parts, ignore_index=True))
     return numbers.with_remarks(*_rounding_errors(rows))
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from stability.figures.drawing.layout import Chart, Quantity
 from stability.figures.drawing.lines import draw_lines, mark_edge
-from stability.figures.drawing.select import COMMON, CannotFill, over_seeds, require
+from stability.figures.drawing.select import COMMON, CannotDraw, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import part
 from stability.results.sweep_rows import SweepRows
@@ -36,9 +36,9 @@ def data(rows: SweepRows) -> SweepRows:
     """
     frame = rows.frame
     if require(frame, "steps recorded yet")["step"].max() < 1:
-        raise CannotFill("only one step, a curve needs two (train.steps)")
+        raise CannotDraw("only one step, a curve needs two (train.steps)")
     if frame[["loss", "data.vocab"]].isna().all(axis=None):
-        raise CannotFill("no loss recorded (in a loop of your own: recording.log(loss=...))")
+        raise CannotDraw("no loss recorded (in a loop of your own: recording.log(loss=...))")
     known = frame.assign(
         vocab=np.log(frame["data.vocab"].astype(float)),
         unigram=frame["data.unigram_entropy"],

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from stability.figures.drawing import notes, style
 from stability.figures.drawing.heat import thin
 from stability.figures.drawing.page import Page
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import (
     Facet,
@@ -47,7 +47,7 @@ def data(rows: SweepRows) -> SweepRows:
     """
     frame, axes = rows.frame, list(rows.axes)
     if not axes:
-        raise CannotFill("nothing but the seed varies")
+        raise CannotDraw("nothing but the seed varies")
     ended = frame["status"] == "completed"
     loss = frame["final_val_loss"].fillna(frame["final_loss"]).astype(float)
     runs = frame.assign(

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
-from stability.figures.drawing.select import COMMON, CannotFill, ends, over_seeds, require
+from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.weight_rows import first_weights, matrices
 from stability.results.sweep_rows import SweepRows
@@ -28,7 +28,7 @@ def data(rows: SweepRows) -> SweepRows:
         "rms", ["run", "step", "weight", "x"], "kind", observed=True, dropna=False
     )
     if not {"weight", "update"} <= set(sizes):
-        raise CannotFill("no weights and updates recorded (record.kinds, train.steps > 0)")
+        raise CannotDraw("no weights and updates recorded (record.kinds, train.steps > 0)")
     ratio = (sizes["update"] / sizes["weight"]).rename("ratio").dropna().reset_index()
     kept = frame[frame["kind"] == "update"].merge(ratio, on=["run", "step", "weight", "x"])
     kept = ends(require(kept, "updates recorded (record.kinds, train.steps > 0)"))

@@ -21,7 +21,7 @@ from stability.model.sublayers import BRANCHES, Attention, Linear
 from stability.parts.activations import Activation
 from stability.parts.batches import IGNORED
 from stability.parts.inits import Init, Weight, start_std
-from stability.parts.norms import widen
+from stability.parts.norms import at_least_fp32
 from stability.parts.placements import Placement, norms_used
 from stability.recording.sites import Site
 
@@ -241,5 +241,8 @@ def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
 def loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     """Sum over counted tokens of the cross-entropy in nats, of logits in at least fp32."""
     return F.cross_entropy(
-        widen(logits_BTV).flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORED, reduction="sum"
+        at_least_fp32(logits_BTV).flatten(0, 1),
+        targets_BT.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
     )

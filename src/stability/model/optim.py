@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stability.config.knobs import Train
 from stability.config.names import Key
 from stability.parts.optimizers import UpdateRule, Weights
-from stability.recording.stats import wide_dtype
+from stability.recording.stats import fp64_dtype
 
 
 def is_narrow(p: Tensor) -> bool:
@@ -156,5 +156,5 @@ def _gradient(key: Key, p: Tensor) -> Tensor:
 
 def total_norm(tensors: list[Tensor]) -> Tensor:
     """L2 norm of all tensors together, summed in fp64 (fp16 squares overflow at 256)."""
-    dtype = wide_dtype(tensors[0].device)
+    dtype = fp64_dtype(tensors[0].device)
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors, 2, dtype=dtype)))

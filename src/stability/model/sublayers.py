@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability.config.knobs import Model
 from stability.parts.activations import Activation
-from stability.parts.norms import widen
+from stability.parts.norms import at_least_fp32
 from stability.recording.sites import ScoresSite
 
 
@@ -28,7 +28,7 @@ class Linear(nn.Linear):
 def rotary(x_BHTK: Tensor) -> Tensor:
     """Rotary position embedding, base 10,000, halves paired. Source: arXiv:2104.09864."""
     time, width = x_BHTK.shape[-2:]
-    wide = widen(x_BHTK)
+    wide = at_least_fp32(x_BHTK)
     rate = 10_000 ** (-torch.arange(0, width, 2, device=wide.device, dtype=wide.dtype) / width)
     angle_TK = torch.arange(time, device=wide.device, dtype=wide.dtype)[:, None] * rate
     cos, sin = angle_TK.cos(), angle_TK.sin()

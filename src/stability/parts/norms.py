@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def widen(x: Tensor) -> Tensor:
+def at_least_fp32(x: Tensor) -> Tensor:
     """The tensor in at least fp32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -56,7 +56,7 @@ class LayerNorm(Affine):
     over, centred = (-1,), True
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        wide = widen(x_BTD)
+        wide = at_least_fp32(x_BTD)
         beta = None if self.bias is None else self.bias.to(wide.dtype)
         gamma = self.weight.to(wide.dtype)
         return F.layer_norm(wide, (self.width,), gamma, beta, self.eps).to(x_BTD.dtype)
@@ -71,7 +71,7 @@ class RMSNorm(Affine):
     over = (-1,)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        wide = widen(x_BTD)
+        wide = at_least_fp32(x_BTD)
         mean_square_BT1 = wide.square().mean(-1, keepdim=True)
         return self.affine(wide * torch.rsqrt(mean_square_BT1 + self.eps)).to(x_BTD.dtype)
 
@@ -97,7 +97,7 @@ class BatchNorm(Affine):
     running_var: Tensor
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        wide = widen(x_BTD)
+        wide = at_least_fp32(x_BTD)
         if self.training:
             var_D, mean_D = torch.var_mean(wide, dim=(0, 1), correction=0)
             if not recomputing():

@@ -90,18 +90,7 @@ def record(
         ValueError: an argument is not legal, or no parameter is trained.
         FileExistsError: ``out`` holds a run.
     """
-    if not kinds or set(kinds) - set(KINDS):
-        raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
-    if every < 1 or ring < 0:
-        raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
-    if steps not in get_args(StepMode):
-        raise ValueError(f"steps={steps}: choose from {', '.join(get_args(StepMode))}")
-    if not isinstance(token_dim, int):
-        raise ValueError(f"token_dim={token_dim}: must be a whole number")
-    if loss_scale is not None and not callable(loss_scale):
-        raise ValueError(f"loss_scale={loss_scale}: must be a function, e.g. scaler.get_scale")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
+    _check(model, every, ring, kinds, token_dim, steps, loss_scale)
     found, plain_settings = matching(model, sites), _plain(settings or {})
     folder = Path(out)
     _refuse_run(folder, overwrite)
@@ -133,6 +122,30 @@ def record(
         writer=writer,
         processes=processes,
     )
+
+
+def _check(
+    model: nn.Module,
+    every: int,
+    ring: int,
+    kinds: Sequence[str],
+    token_dim: object,
+    steps: str,
+    loss_scale: object,
+) -> None:
+    """Check arguments of `record`. Raises ValueError."""
+    if not kinds or set(kinds) - set(KINDS):
+        raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
+    if every < 1 or ring < 0:
+        raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
+    if steps not in get_args(StepMode):
+        raise ValueError(f"steps={steps}: choose from {', '.join(get_args(StepMode))}")
+    if not isinstance(token_dim, int):
+        raise ValueError(f"token_dim={token_dim}: must be a whole number")
+    if loss_scale is not None and not callable(loss_scale):
+        raise ValueError(f"loss_scale={loss_scale}: must be a function, e.g. scaler.get_scale")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
 
 
 def _refuse_run(folder: Path, overwrite: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from stability.config.names import KINDS, SITES, Key, moment
+from stability.config.names import KINDS, SITES, Key, execution_key
 from stability.recording import stats
 from stability.recording.hooks import SiteHooks, Stopwatch
 from stability.recording.recorded_step import RecordedStep, Slot
@@ -135,7 +135,7 @@ class Recorder:
             return
         with self._clock.running(), torch.no_grad():
             moved = {
-                key: stats.widest(p) - stats.widest(old)
+                key: stats.to_fp64(p) - stats.to_fp64(old)
                 for (key, p), old in zip(self.weights.items(), before, strict=True)
                 if updated_ids is None or id(p) in updated_ids
             }
@@ -163,4 +163,4 @@ class Recorder:
         backward = kind in ("grad", "weight_grad")
         # Both maps are in the order of the forward pass.
         place = self._sublayer_order.get(keys[-1][:2], -1) if backward else 0
-        return moment(kind, (place,), self._site_order.get(slot, 0))
+        return execution_key(kind, (place,), self._site_order.get(slot, 0))

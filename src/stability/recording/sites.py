@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stability.config.token_positions import positions
-from stability.parts.norms import widen
+from stability.parts.norms import at_least_fp32
 from stability.recording import stats
 from stability.results.statistics import FIELDS
 
@@ -42,7 +42,7 @@ class Site(nn.Module):
             tokens: of one pass; ``measured`` holds a vector of statistics and each token's rms.
             device: of the model.
         """
-        dtype, entries = stats.wide_dtype(device), len(FIELDS) + tokens
+        dtype, entries = stats.fp64_dtype(device), len(FIELDS) + tokens
         self.measured = torch.zeros(entries, dtype=dtype, device=device)
         self.leaf = torch.zeros(entries, dtype=dtype, device=device, requires_grad=True)
 
@@ -95,7 +95,7 @@ class ScoresSite(nn.Module):
 
     def prepare(self, tokens: int, device: torch.device) -> None:
         """As `Site.prepare`: ``measured`` gets a vector of statistics for each of `names`."""
-        dtype = stats.wide_dtype(device)
+        dtype = stats.fp64_dtype(device)
         self.measured = torch.zeros(len(self.names), len(FIELDS), dtype=dtype, device=device)
         self.indices = _shown_entries(self.context, self.causal, device)
 
@@ -120,7 +120,7 @@ class ScoresSite(nn.Module):
         self, output: tuple[Tensor, Tensor], indices: tuple[Tensor, Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
         rows, seen, entries = indices
-        q, k = (widen(t.detach()) for t in output)
+        q, k = (at_least_fp32(t.detach()) for t in output)
         scores = q[..., rows, :] @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         log_a = torch.log_softmax(scores.masked_fill(~seen, -math.inf), dim=-1)
         a = log_a.exp()

@@ -23,14 +23,14 @@ CHUNK = 1 << 24
 """Largest number of entries measured at once: bounds the fp64 copies to a few hundred MB."""
 
 
-def wide_dtype(device: torch.device) -> torch.dtype:
+def fp64_dtype(device: torch.device) -> torch.dtype:
     """fp64, or fp32 on MPS, which has none: sums of x / max|x| are safe there, only less exact."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def widest(x: Tensor) -> Tensor:
-    """The tensor in `wide_dtype`."""
-    return x.to(wide_dtype(x.device))
+def to_fp64(x: Tensor) -> Tensor:
+    """The tensor in `fp64_dtype`."""
+    return x.to(fp64_dtype(x.device))
 
 
 def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,9 +50,9 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     zeros = _count(mag == 0)
     x = torch.nan_to_num(x_NTE, 0.0, 0.0, 0.0)
     # Compiled by torch 2.13 for a CPU, the maximum of an fp16 or bf16 tensor is a wrong number.
-    size = widest(x).abs() if torch.compiler.is_compiling() else x.abs()
-    scale = widest(size.amax((1, 2)))
-    x = widest(x) / torch.where(scale > 0, scale, 1.0)[:, None, None]
+    size = to_fp64(x).abs() if torch.compiler.is_compiling() else x.abs()
+    scale = to_fp64(size.amax((1, 2)))
+    x = to_fp64(x) / torch.where(scale > 0, scale, 1.0)[:, None, None]
     flat = x.flatten(1)
     mean = flat.sum(1) / n.clamp(min=1)
     # Non-finite entries have become zeros: subtract their share of the squares.
@@ -87,7 +87,7 @@ def _stacked(counts: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tens
 def _nothing(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`_moments` of tensors without entries, of which torch takes no maximum."""
     n_NT = x_NTE.sum(-1, dtype=torch.int64)
-    vectors_NF = x_NTE.new_zeros(len(x_NTE), len(FIELDS), dtype=wide_dtype(x_NTE.device))
+    vectors_NF = x_NTE.new_zeros(len(x_NTE), len(FIELDS), dtype=fp64_dtype(x_NTE.device))
     vectors_NF[:, -len(OTHERS) :] = math.nan
     return vectors_NF, torch.full_like(n_NT, math.nan, dtype=vectors_NF.dtype), n_NT
 

@@ -119,12 +119,12 @@ def refuse_other(identity: Mapping[str, Any], config: Config, folder: Path) -> N
     there = info["identity"]
     asked = json.loads(json.dumps(identity))
     if there != asked:
-        legal = f"{folder} holds another run: {_differences(there, asked)}"
-        raise ConfigError("name", config.name, legal)
+        reason = f"{folder} holds another run: {_differences(there, asked)}"
+        raise ConfigError("name", config.name, reason)
     now = config.train.steps
     if before not in (None, now):
-        legal = f"{folder} ran with {before}, and train.schedule depends on it: give another name"
-        raise ConfigError("train.steps", now, legal)
+        reason = f"{folder} ran with {before}, and train.schedule depends on it: give another name"
+        raise ConfigError("train.steps", now, reason)
 
 
 def refuse_links(folder: Path, name: object) -> None:

@@ -105,7 +105,7 @@ def check_and_send(pipe: Connection, settings: WorkerSettings, configs: Sequence
     try:
         pipe.send((check(configs), None))
     except ConfigError as error:
-        pipe.send((0, (error.key, error.value, error.legal, traceback.format_exc())))
+        pipe.send((0, (error.key, error.value, error.reason, traceback.format_exc())))
 
 
 def serve(pipe: Connection, settings: WorkerSettings) -> None:

@@ -1,7 +1,7 @@
 """Theory against measurement: ``python -m stability.theory check PATH``.
 
-The theory is `prediction.predict`, and `overlay.overlay` for a run on disk. This command compares
-it with every run below PATH at init and prints the errors as they are.
+The theory is `prediction.predict`, and `run_theory.theory_of_run` for a run on disk. This command
+compares it with every run below PATH at init and prints the errors.
 
 The errors found at width 256 are in experiments/theory_check.md.
 """

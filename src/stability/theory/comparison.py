@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ from stability.results.index import index, sweeps
 from stability.results.run_file import RunFile
 from stability.results.schema import FIGURES_FOLDER, FINISHED, THEORY_FOLDER
 from stability.theory.limits import NoTheory
-from stability.theory.overlay import overlay
-from stability.theory.workers import process_pool
+from stability.theory.run_theory import theory_of_run
+from stability.theory.workers import Track, process_pool
 
 IGNORED = ("record.", "train.", "sweep", "seed")
 """Prefixes of keys that may differ between configs of one theory."""
@@ -60,10 +60,6 @@ class Comparison(NamedTuple):
     """One row per config; ``remark`` says which of its runs were left out, and why."""
     damaged: dict[str, str]
     """Runs, or sweeps, that cannot be read -> the reason."""
-
-
-Track = Callable[[Iterable[Any], int], Iterable[Any]]
-"""Wraps what is waited for; called with its number too."""
 
 
 def compare(path: Path, track: Track = lambda results, _: results) -> Comparison:
@@ -182,7 +178,7 @@ def _short(percent: float) -> str:
 def _pair(folder: Path) -> Pair | NoTheory:
     """A run's mean squares, measured and predicted, or why there is no theory."""
     try:
-        predicted = overlay(folder, folder.parent / FIGURES_FOLDER / THEORY_FOLDER)
+        predicted = theory_of_run(folder, folder.parent / FIGURES_FOLDER / THEORY_FOLDER)
     except NoTheory as reason:
         return reason
     at_start = (pc.field("step") == 0) & (pc.field("site") == "resid_post")

@@ -12,18 +12,20 @@ A net of width d is one draw of weights. Its Gram matrix x_i x_j / d deviates fr
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stability.parts.activation_kernels import Matrix
-from stability.theory.limits import NoTheory, decomposing, following, require_shape
+from stability.theory.limits import NoTheory, decomposing, require_shape
 from stability.theory.norm_kernels import Adjoint, Kernel, RMSNorm
 
 Deviations = Mapping[int, NDArray[np.float64]]
 """Number of a draw of weights -> standard deviations of (mean square, x_i x_j / d with i != j).
 
-Draws are independent. For x_i x_j / d the root mean square over pairs is kept. Pairs of
+Draws are independent. For x_i x_j / d the root mean square over pairs is given. Pairs of
 tokens deviate independently: the deviations average out in the mean square of this tensor, but
 raise the variance of the next one.
 """
@@ -63,16 +65,17 @@ class Cov:
     Args:
         tape: where its operations are written.
         C: E[x_i x_j] per feature.
-        kept: c_i [N] in x_i = c_i x_0i + rest, the rest independent of the embedding x_0i.
-        terms: identities of its independent summands; adding two operands with a common one raises
-            NoTheory.
+        embedding_factor: c_i [N] in x_i = c_i x_0i + rest, the rest independent of the
+            embedding x_0i.
+        sources: identities of its independent summands; adding two operands with a common one
+            raises NoTheory.
 
     Attributes:
         G: covariance of dLoss/dx.
         last_norm: output z of the last norm before it on the stream: x = z + branches.
-        share: Var(z_i) / Var(x_i) [N], z the output of ``last_norm``.
+        norm_share: Var(z_i) / Var(x_i) [N], z the output of ``last_norm``.
         feeds_norm: True for a norm's output z if a later norm reads z + branches.
-        along: E[(delta_i . x_i)^2] / d [N], equal to G_ii C_ii for an isotropic delta; empty where
+        radial: E[(delta_i . x_i)^2] / d [N], equal to G_ii C_ii for an isotropic delta; empty where
             it is not computed (all but the head's input).
         deviations: of its Gram matrix at finite width; None where they are not known.
     """
@@ -81,15 +84,15 @@ class Cov:
         self,
         tape: Tape,
         C: Matrix,
-        kept: Matrix | None = None,
-        terms: frozenset[object] | None = None,
+        embedding_factor: Matrix | None = None,
+        sources: frozenset[object] | None = None,
     ) -> None:
         self.tape, self.C = tape, C
-        self.kept = np.zeros(len(C)) if kept is None else kept
-        self.terms = frozenset([object()]) if terms is None else terms
+        self.embedding_factor = np.zeros(len(C)) if embedding_factor is None else embedding_factor
+        self.sources = frozenset([object()]) if sources is None else sources
         self.G = np.zeros_like(C)
         self.last_norm: Cov | None = None
-        self.share, self.along = np.zeros(len(C)), np.zeros(0)
+        self.norm_share, self.radial = np.zeros(len(C)), np.zeros(0)
         self.feeds_norm = False
         self.deviations: Deviations | None = None
 
@@ -107,12 +110,15 @@ class Cov:
         return np.float64(np.diagonal(self.C).mean())
 
     def __add__(self, other: "Cov") -> "Cov":
-        if self.terms & other.terms:
+        if not isinstance(other, Cov):
+            raise NoTheory(f"covariances cannot add {type(other).__name__}")
+        if self.sources & other.sources:
             raise NoTheory("the equation adds two terms that are not independent")
-        out = Cov(self.tape, self.C + other.C, self.kept + other.kept, self.terms | other.terms)
+        factor = self.embedding_factor + other.embedding_factor
+        out = Cov(self.tape, self.C + other.C, factor, self.sources | other.sources)
         out.last_norm = self.last_norm or other.last_norm
-        of_norm = np.diagonal(self.C) * self.share + np.diagonal(other.C) * other.share
-        out.share = _ratio(of_norm, np.diagonal(out.C))
+        of_norm = np.diagonal(self.C) * self.norm_share + np.diagonal(other.C) * other.norm_share
+        out.norm_share = _ratio(of_norm, np.diagonal(out.C))
         if self.deviations is not None and other.deviations is not None:
             # x f / d has mean 0, as the branch's weights are independent of the stream.
             both = overlap(self, other)
@@ -127,25 +133,55 @@ class Cov:
         return out
 
     def __rmul__(self, factor: float) -> "Cov":
-        out = self.then(factor**2 * self.C, lambda G: factor**2 * G, factor * self.kept)
-        out.last_norm, out.share = self.last_norm, self.share
+        if not isinstance(factor, Real):
+            raise NoTheory(f"covariances cannot multiply {type(factor).__name__}")
+        out = self.then(factor**2 * self.C, lambda G: factor**2 * G, factor * self.embedding_factor)
+        out.last_norm, out.norm_share = self.last_norm, self.norm_share
         out.deviations = None if self.deviations is None else scaled(factor**2, self.deviations)
         return out
 
     __mul__ = __rmul__
 
-    def then(self, C: Matrix, adjoint: Adjoint, kept: Matrix | None = None) -> "Cov":
+    def then(self, C: Matrix, adjoint: Adjoint, embedding_factor: Matrix | None = None) -> "Cov":
         """One operation with output covariance C [N, N] and this adjoint.
 
-        The result is independent of this operand, unless ``kept`` [N] is given.
+        The result is independent of this operand, unless ``embedding_factor`` [N] is given.
         """
-        out = Cov(self.tape, C, kept, None if kept is None else self.terms)
+        sources = None if embedding_factor is None else self.sources
+        out = Cov(self.tape, C, embedding_factor, sources)
 
         def step() -> None:
             self.G = self.G + adjoint(out.G)
 
         self.tape.steps.append(step)
         return out
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: object) -> NoReturn:
+        """Refuse a function of PyTorch, which calls this in place of the function."""
+        raise NoTheory(f"covariances have no {function.__name__}")
+
+    if not TYPE_CHECKING:  # mypy is to find attributes that do not exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuse an attribute of tensors that covariances lack."""
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise NoTheory(f"covariances have no {name}")
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object) -> NoReturn:
+        raise NoTheory(f"covariances have no {name}")
+
+    return refuse
+
+
+for _name in (
+    *("sub", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "abs", "getitem", "iter"),
+    *("radd", "rsub", "rtruediv", "rpow", "rmatmul", "lt", "le", "gt", "ge"),
+):
+    setattr(Cov, f"__{_name}__", _refusal(f"__{_name}__"))
 
 
 def gaussian(x: Cov) -> Deviations:
@@ -195,25 +231,24 @@ def normed(kernel: Kernel, x: Cov) -> Cov:
     - under a later norm with z' = xhat + f(xhat) the gradient is already orthogonal to xhat (Euler:
       delta_x x = delta_z z for f of degree 1), so this norm takes nothing away;
     - sigma_i^2 fluctuates with the branch's weights, and so does the gradient that comes through
-      the same weights. For a linear branch, with h the ``share`` of xhat in the variance of z:
+      the same weights. For a linear branch, with h the ``norm_share`` of xhat in the variance of z:
       E[1/sigma^2] gains 2 (1 - h^2)/d, the way back through W loses (1 - h^2)/d.
 
-    Together a factor 1 + (1 - h^2)/d in place of 1 - 1/d. At the head ``along`` gives the share of
+    Together a factor 1 + (1 - h^2)/d in place of 1 - 1/d. At the head ``radial`` gives the share of
     the gradient along xhat.
     """
-    with following(kernel), decomposing(x.C):
+    with decomposing(x.C):
         K, adjoint = kernel(x.C)
         require_shape(x.C, K)
 
     def back(G: Matrix) -> Matrix:
-        with following(kernel):
-            through = adjoint(G)
-            require_shape(G, through)
-        return _first_order(kernel, out, x.share) * through
+        through = adjoint(G)
+        require_shape(G, through)
+        return _first_order(kernel, out, x.norm_share) * through
 
     shrink = np.sqrt(_ratio(np.diagonal(K), np.diagonal(x.C)))
-    out = x.then(K, back, shrink * x.kept)
-    out.last_norm, out.share = out, np.ones(len(K))
+    out = x.then(K, back, shrink * x.embedding_factor)
+    out.last_norm, out.norm_share = out, np.ones(len(K))
     # The mean square no longer deviates; the directions do as before.
     out.deviations = scaled(np.array([0, 1 / x.square]), x.deviations or {}) if x.square else {}
     if x.last_norm is not None:
@@ -229,8 +264,8 @@ def _first_order(kernel: Kernel, out: Cov, share: Matrix) -> Matrix:
     if out.feeds_norm:
         gain = np.sqrt(1 + (2 - share**2) / kernel.width)
         return factor * gain[:, None] * gain
-    if len(out.along):
+    if len(out.radial):
         k, d = np.diagonal(out.C), kernel.width
-        taken = _ratio((2 - k) * out.along, np.diagonal(out.G)) / d
+        taken = _ratio((2 - k) * out.radial, np.diagonal(out.G)) / d
         np.fill_diagonal(factor, (1 - taken) / (1 - (2 - k) * k / d))
     return factor

@@ -11,29 +11,25 @@ PACKAGE = __name__.partition(".")[0]
 
 
 class NoTheory(Exception):
-    """The recursion does not cover this config; the message says what."""
+    """The recursion does not cover this config; the message says why.
+
+    An external kernel may raise it too.
+    """
 
 
 @contextmanager
-def following(*parts: object) -> Iterator[None]:
-    """Calls of a config's classes: what an external one raises becomes NoTheory.
+def naming_external(part: object) -> Iterator[None]:
+    """Add the name of an external class to a NoTheory that its call raises.
 
-    An external class may do what covariances cannot, and raise anything. An error of a built-in
-    class is a bug and passes, as does an OverflowError: numbers of any class may exceed fp64.
-
-    Args:
-        parts: the objects that are called.
+    Only NoTheory says that covariances cannot do what the class does. Every other error is a bug,
+    of the class or of this package, and passes.
     """
     try:
         yield
-    except (NoTheory, OverflowError):
-        raise
-    except Exception as error:
-        names = [name for part in parts if (name := _external_name(part))]
-        if not names:
+    except NoTheory as error:
+        if not (name := _external_name(part)):
             raise
-        what = f"{', '.join(names)}: {type(error).__name__}: {error}"
-        raise NoTheory(f"the theory cannot follow {what}") from error
+        raise NoTheory(f"the theory cannot follow {name}: {error}") from error
 
 
 def require_shape(C: Matrix, *results: Matrix) -> None:

@@ -21,7 +21,7 @@ from stability.parts.inits import Init, Weight, start_std
 from stability.parts.placements import Norms, Placement
 from stability.theory import norm_kernels
 from stability.theory.covariance import Cov, Tape, gaussian, normed
-from stability.theory.limits import NoTheory, following
+from stability.theory.limits import NoTheory, naming_external
 from stability.theory.norm_kernels import Kernel
 from stability.theory.sublayers import Attention, linear, mlp, root
 
@@ -86,8 +86,7 @@ class Net:
         self, role: str, fans: tuple[int, int], layer: int, placement: Placement | None
     ) -> float:
         weight = Weight.of(role, fans, layer, self.depth, len(self.names))
-        with following(self.init, placement):
-            return float(start_std(self.init, weight, placement))
+        return float(start_std(self.init, weight, placement))
 
     def norm(self, x: Cov) -> Cov:
         return normed(self.norm_kernel, x)
@@ -157,7 +156,7 @@ class Net:
 
         norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
         x = add("resid_pre", x)
-        with following(placement):
+        with naming_external(placement):
             out = placement(x, branch, norms)
             if not isinstance(out, Cov):
                 raise TypeError(f"its equation returns {type(out).__name__}")
@@ -182,7 +181,7 @@ class Net:
         sites.append(SiteCovariance(self.depth, "head", "branch_in", self.width, x))
         if self.model.tie_embeddings:
             std = self.config.init.embed_std
-            own = self.width * std**2 * x.kept
+            own = self.width * std**2 * x.embedding_factor
         else:
             std = self.std("head", (self.width, self.vocab), self.depth, None)
             own = np.zeros(len(x.C))
@@ -190,7 +189,7 @@ class Net:
         logits = x.then(C, lambda G: self.vocab * std**2 * G)
         error, along = _loss_gradient(self.width * std**2 * x.C, own, batch, self.vocab, x.tape.rng)
         logits.G = error / (self.vocab * batch.counted**2)
-        top.along = along / (self.width * batch.counted**2)
+        top.radial = along / (self.width * batch.counted**2)
         sites.append(SiteCovariance(self.depth, "head", "branch_out", self.vocab, logits))
 
 

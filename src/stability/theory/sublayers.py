@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stability.parts.activation_kernels import Matrix
 from stability.parts.activations import Activation
 from stability.theory.covariance import Cov, gaussian, scaled, summed
-from stability.theory.limits import decomposing, following, require_shape
+from stability.theory.limits import decomposing, require_shape
 
 ComplexMatrix = NDArray[np.complex128] | Matrix
 """Attention matrices, real, or complex under rotary positions."""
@@ -56,9 +56,8 @@ def hidden(
 
 
 def _kernel(activation: Activation, C: Matrix) -> tuple[Matrix, Matrix]:
-    with following(activation):
-        F, D = activation.kernel(C)
-        require_shape(C, F, D)
+    F, D = activation.kernel(C)
+    require_shape(C, F, D)
     return F, D
 
 
@@ -83,17 +82,17 @@ class Attention:
 
     Args:
         gains: fan_in * std^2 of q, k, v and attn_out.
-        width: features of one head.
+        head_width: features of one head.
         mask: whether token j is seen from token i.
         offset: i - j of rotary positions, or None.
-        heads: how many to sample.
+        samples: attention matrices to sample.
     """
 
     gains: Mapping[str, float]
-    width: int
+    head_width: int
     mask: NDArray[np.bool_]
     offset: Matrix | None
-    heads: int
+    samples: int
 
     def __call__(self, x: Cov) -> Cov:
         read, back = self.inside(x.C, x.tape.rng)
@@ -136,12 +135,12 @@ class Attention:
 
     def _rows(self, C: Matrix, rng: np.random.Generator) -> Matrix:
         """Sampled attention matrices, [S, N, N]."""
-        N, pairs = len(C), max(self.heads // 2, 1)
+        N, pairs = len(C), max(self.samples // 2, 1)
         half = root(C)
-        q, k = half @ rng.standard_normal((2, pairs, N, self.width))
+        q, k = half @ rng.standard_normal((2, pairs, N, self.head_width))
         if self.offset is not None:
             q, k = (_rotate(t, self.offset[:, 0] - self.offset[0, 0]) for t in (q, k))
-        size = np.sqrt(self.gains["q"] * self.gains["k"] / self.width)
+        size = np.sqrt(self.gains["q"] * self.gains["k"] / self.head_width)
         scores = size * (q @ k.swapaxes(1, 2))
         scores = np.concatenate([scores, -scores])
         scores = np.where(self.mask, scores, -np.inf)
@@ -153,7 +152,7 @@ class Attention:
         """A_SNN times exp(-1j rate (i - j)); A itself without rotary positions."""
         if self.offset is None:
             return A_SNN
-        rates = _rates(self.width)
+        rates = _rates(self.head_width)
         shown = rates[np.arange(len(A_SNN)) * len(rates) // len(A_SNN)]
         phase: ComplexMatrix = np.exp(-1j * shown[:, None, None] * self.offset)
         return A_SNN * phase

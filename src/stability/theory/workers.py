@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -10,6 +10,9 @@ from typing import Any
 
 from stability import shell
 from stability.config import instantiate
+
+Track = Callable[[Iterable[Any], int], Iterable[Any]]
+"""Wraps an iterable of n results to show progress: ``track(results, n)``."""
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def _update(
 
 def _to_host(values: tuple[Tensor, ...]) -> tuple[Tensor, Any]:
     """The values on the CPU, and the event after which they are there (None: now)."""
-    wide = stats.wide_dtype(values[0].device)
+    wide = stats.fp64_dtype(values[0].device)
     stacked = torch.stack([v.detach().to(wide) for v in values])
     if stacked.device.type != "cuda":
         return stacked, None

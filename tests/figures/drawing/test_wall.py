@@ -4,7 +4,7 @@ import pytest
 
 from figure_checks import at_init
 from stability.figures import token_gradient, token_weights
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 from synthetic import numbers, recorded, write_run
 
 BOTH = [token_gradient, token_weights]
@@ -14,7 +14,7 @@ BOTH = [token_gradient, token_weights]
 def test_without_the_probe_the_reason_names_the_knob(token_sweep, module):
     rows = recorded(token_sweep, module)
     without = rows.with_frame(rows.frame[rows.frame["probe"] == "jacobian"])
-    with pytest.raises(CannotFill, match=r"record\.probes=\[token_grad\]"):
+    with pytest.raises(CannotDraw, match=r"record\.probes=\[token_grad\]"):
         module.data(without)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from stability.claims.yaml_types import Scalar
 from stability.config import instantiate
 from stability.config.knobs import ConfigError
-from stability.config.names import BLOCK_SUBLAYERS, SITE_ORDER, SUBLAYER_ORDER, moment
+from stability.config.names import BLOCK_SUBLAYERS, SITE_ORDER, SUBLAYER_ORDER, execution_key
 from stability.parts.inits import Weight, start_std
 from stability.results.fits import line
 from stability.results.stream import block_outputs, l2
@@ -144,8 +144,8 @@ def first_nonfinite(layers: Rows, kind: Kind = "act") -> pd.Series:
     bad = rows[rows["nonfinite"].fillna(0) > 0]
     if bad.empty:
         raise Unmeasured(f"every {kind} is finite")
-    moments = [
-        moment(kind, (layer, SUBLAYER_ORDER.index(sublayer)), SITE_ORDER.index(site))
+    keys = [
+        execution_key(kind, (layer, SUBLAYER_ORDER.index(sublayer)), SITE_ORDER.index(site))
         for layer, sublayer, site in zip(bad["layer"], bad["sublayer"], bad["site"], strict=True)
     ]
-    return bad.iloc[moments.index(min(moments))]
+    return bad.iloc[keys.index(min(keys))]

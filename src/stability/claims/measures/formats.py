@@ -15,7 +15,7 @@ from stability.claims.measures._rows import (
     only,
     run_value,
 )
-from stability.config.names import SUBLAYER_ORDER, moment
+from stability.config.names import SUBLAYER_ORDER, execution_key
 
 
 def largest_number(runs: Rows) -> float:
@@ -116,7 +116,7 @@ def _moment(run: pd.Series) -> tuple[float, ...]:
     if "first_bad.step" not in run or pd.isna(run["first_bad.step"]):
         return (math.inf,)
     place = int(run["first_bad.layer"]), SUBLAYER_ORDER.index(str(run["first_bad.sublayer"]))
-    return (float(run["first_bad.step"]), *moment(run["first_bad.kind"], place))
+    return (float(run["first_bad.step"]), *execution_key(run["first_bad.kind"], place))
 
 
 def lost_share(layers: Rows) -> float:

@@ -15,7 +15,7 @@ from stability.figures.drawing import notes, style
 from stability.figures.drawing.layout import BLOCKS
 from stability.figures.drawing.page import MAX_PANELS, Page
 from stability.figures.drawing.scales import log_limits, log_ticks, whole_ticks
-from stability.figures.drawing.select import CannotFill
+from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.variants import facets, part, title, varying_axes
 from stability.results.sweep_rows import SweepRows
 
@@ -24,9 +24,9 @@ MAX_DECADES = 5
 
 
 def several_steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame itself, or CannotFill where no run recorded more than one step."""
+    """The frame itself, or CannotDraw where no run recorded more than one step."""
     if frame.groupby("run", observed=True)["step"].nunique().max() < 2:
-        raise CannotFill("only one step recorded, a map needs two (train.steps, record.every)")
+        raise CannotDraw("only one step recorded, a map needs two (train.steps, record.every)")
     return frame
 
 

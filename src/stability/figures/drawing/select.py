@@ -9,14 +9,14 @@ COMMON = ("run", "step", "status")
 """Columns that every figure of a table needs."""
 
 
-class CannotFill(Exception):
+class CannotDraw(Exception):
     """A sweep lacks what a figure shows; the text completes "skipped: ..."."""
 
 
 def require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
-    """The frame itself, or CannotFill where it has no rows."""
+    """The frame itself, or CannotDraw where it has no rows."""
     if frame.empty:
-        raise CannotFill(f"no {what}")
+        raise CannotDraw(f"no {what}")
     return frame
 
 

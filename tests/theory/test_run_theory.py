@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from stability.config import instantiate
-from stability.theory import overlay, recursion
+from stability.theory import recursion, run_theory
 from stability.theory.limits import NoTheory, decomposing
 
 KEY = ["layer", "sublayer", "site", "kind"]
@@ -14,7 +14,7 @@ KEY = ["layer", "sublayer", "site", "kind"]
 
 def test_a_run_on_disk_gets_rows_for_every_site_that_it_recorded(sweep):
     run = sweep / "run-0"
-    frame = overlay.overlay(run)
+    frame = run_theory.theory_of_run(run)
     recorded = pd.read_parquet(run / "layers.parquet")
     recorded = recorded[recorded["kind"].isin(["act", "grad"])].astype(dict.fromkeys(KEY, str))
     recorded = recorded[~recorded["site"].isin(["scores", "attn_rows"])]
@@ -25,24 +25,26 @@ def test_a_run_on_disk_gets_rows_for_every_site_that_it_recorded(sweep):
 
 
 def test_a_result_is_kept_beside_the_figures_and_used_again(sweep, tmp_path, monkeypatch):
-    first = overlay.overlay(sweep / "run-0", tmp_path / "theory")
+    first = run_theory.theory_of_run(sweep / "run-0", tmp_path / "theory")
     assert len(list((tmp_path / "theory").iterdir())) == 1
-    monkeypatch.setattr(overlay, "predict", None)
-    pd.testing.assert_frame_equal(overlay.overlay(sweep / "run-0", tmp_path / "theory"), first)
+    monkeypatch.setattr(run_theory, "predict", None)
+    pd.testing.assert_frame_equal(
+        run_theory.theory_of_run(sweep / "run-0", tmp_path / "theory"), first
+    )
 
 
 def test_a_run_without_its_batch_or_with_a_foreign_class_has_no_theory(sweep, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     with pytest.raises(NoTheory, match=r"config\.yaml"):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
     config = yaml.safe_load((sweep / "run-0" / "config.yaml").read_text())
     config["norm"]["build"]["_target_"] = "os.system"
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     for name in ("run.json", "batch0.npz"):
         (run / name).write_bytes((sweep / "run-0" / name).read_bytes())
     with pytest.raises(NoTheory, match=r"os\.system"):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK torn", b"words"])
@@ -51,11 +53,11 @@ def test_a_run_with_a_damaged_batch_has_no_theory(sweep, tmp_path, content):
         (tmp_path / name).write_bytes((sweep / "run-0" / name).read_bytes())
     (tmp_path / "batch0.npz").write_bytes(content)
     with pytest.raises(NoTheory, match="cannot be read"):
-        overlay.overlay(tmp_path)
+        run_theory.theory_of_run(tmp_path)
     batch = (sweep / "run-0" / "batch0.npz").read_bytes()
     (tmp_path / "batch0.npz").write_bytes(batch[: len(batch) // 2])
     with pytest.raises(NoTheory, match="cannot be read"):
-        overlay.overlay(tmp_path)
+        run_theory.theory_of_run(tmp_path)
 
 
 def copy_of(run, folder):
@@ -98,7 +100,7 @@ def test_a_config_changed_by_hand_has_no_theory(sweep, tmp_path, change, reason)
     run = copy_of(sweep / "run-0", tmp_path / "run")
     change_config(run, change)
     with pytest.raises(NoTheory, match=reason):
-        overlay.overlay(run, tmp_path / "cache")
+        run_theory.theory_of_run(run, tmp_path / "cache")
 
 
 @pytest.mark.parametrize("key", ["depth", "model.width", "train.accumulate"])
@@ -109,7 +111,7 @@ def test_a_config_that_lacks_a_knob_of_the_theory_has_none(sweep, tmp_path, key)
     (config[group] if group else config).pop(name)
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(NoTheory, match=f"lacks {key}"):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
 
 
 def test_a_model_that_is_not_the_gpt_has_no_theory(sweep, tmp_path):
@@ -117,7 +119,7 @@ def test_a_model_that_is_not_the_gpt_has_no_theory(sweep, tmp_path):
     for text in ("choices: {model: Mine}", "[1, 2]", ""):
         (run / "config.yaml").write_text(text)
         with pytest.raises(NoTheory, match="not the GPT"):
-            overlay.overlay(run)
+            run_theory.theory_of_run(run)
 
 
 TOKENS = np.arange(6).reshape(2, 3)
@@ -138,7 +140,7 @@ def test_a_batch_that_the_model_cannot_read_has_no_theory(sweep, tmp_path, reaso
     run = copy_of(sweep / "run-0", tmp_path / "run")
     np.savez(run / "batch0.npz", **BATCHES[reason])
     with pytest.raises(NoTheory, match=reason):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
 
 
 def test_a_file_of_one_array_is_no_batch(sweep, tmp_path):
@@ -146,7 +148,7 @@ def test_a_file_of_one_array_is_no_batch(sweep, tmp_path):
     np.save(tmp_path / "batch.npy", TOKENS)
     (run / "batch0.npz").write_bytes((tmp_path / "batch.npy").read_bytes())
     with pytest.raises(NoTheory, match="does not hold tokens and targets"):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
 
 
 @pytest.mark.parametrize("state", ["[]", "{}", '{"data": []}', '{"data": {"vocab": "many"}}'])
@@ -154,7 +156,7 @@ def test_a_run_that_does_not_say_its_vocabulary_has_no_theory(sweep, tmp_path, s
     run = copy_of(sweep / "run-0", tmp_path / "run")
     (run / "run.json").write_text(state)
     with pytest.raises(NoTheory, match="how many symbols"):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
 
 
 def fail(*args):
@@ -162,12 +164,12 @@ def fail(*args):
 
 
 def test_a_defect_of_the_theory_is_not_called_a_lack_of_it(sweep, monkeypatch):
-    monkeypatch.setattr(overlay, "predict", fail)
+    monkeypatch.setattr(run_theory, "predict", fail)
     with pytest.raises(TypeError, match="a defect"):
-        overlay.overlay(sweep / "run-0")
+        run_theory.theory_of_run(sweep / "run-0")
 
 
-def test_a_users_own_class_that_covariances_cannot_run_has_no_theory(sweep, tmp_path, monkeypatch):
+def test_an_external_class_that_covariances_cannot_run_has_no_theory(sweep, tmp_path, monkeypatch):
     (tmp_path / "own_parts.py").write_text(
         "from stability.parts.placements import Placement\n"
         "class Clipped(Placement):\n"
@@ -178,20 +180,43 @@ def test_a_users_own_class_that_covariances_cannot_run_has_no_theory(sweep, tmp_
     monkeypatch.setattr(instantiate, "_allowed", {"stability", "own_parts"})
     run = copy_of(sweep / "run-0", tmp_path / "run")
     change_config(run, {"norm": {"build": {"_target_": "own_parts.Clipped"}}})
-    with pytest.raises(NoTheory, match=r"cannot follow own_parts\.Clipped: AttributeError"):
-        overlay.overlay(run)
+    with pytest.raises(
+        NoTheory, match=r"cannot follow own_parts\.Clipped: covariances have no clamp"
+    ):
+        run_theory.theory_of_run(run)
 
 
 OWN_PARTS = """
 from stability.parts.activations import Activation
 from stability.parts.inits import Init
 from stability.parts.placements import Placement
+from stability.theory.limits import NoTheory
 from stability.theory.norm_kernels import RMSNorm
 
 
 class Nothing(Placement):
     def __call__(self, x, f, norm):
         f(norm(x))
+
+
+class Own(Placement):
+    def __call__(self, x, f, norm):
+        return x + f(norm(x))
+
+
+class Defective(Placement):
+    def __call__(self, x, f, norm):
+        return x + (1 / 0) * f(norm(x))
+
+
+class Sine(Placement):
+    def __call__(self, x, f, norm):
+        return x + f(norm(x)).sin()
+
+
+class Twice(Placement):
+    def __call__(self, x, f, norm):
+        return x + x
 
 
 class Raising(Init):
@@ -205,6 +230,11 @@ class Cubic(Activation):
 
     def kernel(self, C):
         raise LookupError("no table")
+
+
+class Refusing(Cubic):
+    def kernel(self, C):
+        raise NoTheory("no closed form")
 
 
 class Flat(Cubic):
@@ -238,28 +268,62 @@ def own_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(instantiate, "_allowed", {"stability", "theory_own_parts"})
 
 
+def change_part(run, group, name):
+    build = {"_target_": f"theory_own_parts.{name}"} | ({"eps": 1e-5} if "type" in group else {})
+    change_config(run, {group: {"build": build}})
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "error", "words"),
+    [
+        ("norm", "Nothing", TypeError, "NoneType"),
+        ("norm", "Defective", ZeroDivisionError, "division"),
+        ("init", "Raising", KeyError, "head"),
+        ("activation", "Cubic", LookupError, "no table"),
+        ("activation", "Flat", ValueError, "shape"),
+        ("norm_type", "Norm", ValueError, "shape"),
+        ("norm_type", "OneWay", AttributeError, "backward"),
+    ],
+)
+def test_a_defect_of_an_external_class_is_raised(
+    sweep, tmp_path, own_parts, group, name, error, words
+):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    change_part(run, group, name)
+    with pytest.raises(error, match=words):
+        run_theory.theory_of_run(run)
+
+
 @pytest.mark.parametrize(
     ("group", "name", "reason"),
     [
-        ("norm", "Nothing", r"cannot follow theory_own_parts\.Nothing: TypeError: .* NoneType"),
-        ("init", "Raising", r"cannot follow theory_own_parts\.Raising: KeyError: 'head'"),
-        ("activation", "Cubic", r"cannot follow theory_own_parts\.Cubic: LookupError: no table"),
-        ("activation", "Flat", r"cannot follow theory_own_parts\.Flat: ValueError: .* shape"),
-        (
-            "norm_type",
-            "Norm",
-            r"cannot follow theory_own_parts\.Norm\.kernel: ValueError: .* shape",
-        ),
-        ("norm_type", "OneWay", r"cannot follow theory_own_parts\.OneWay\.kernel: AttributeError"),
+        ("norm", "Sine", r"cannot follow theory_own_parts\.Sine: covariances have no sin"),
+        ("norm", "Twice", r"cannot follow theory_own_parts\.Twice: .* not independent"),
+        ("activation", "Refusing", "no closed form"),
         ("norm_type", "Unsaid", r"theory_own_parts\.Unsaid lacks the attribute joint"),
     ],
 )
-def test_an_error_of_an_own_class_names_it(sweep, tmp_path, own_parts, group, name, reason):
+def test_an_external_class_that_the_theory_does_not_cover_has_none(
+    sweep, tmp_path, own_parts, group, name, reason
+):
     run = copy_of(sweep / "run-0", tmp_path / "run")
-    build = {"_target_": f"theory_own_parts.{name}"} | ({"eps": 1e-5} if "type" in group else {})
-    change_config(run, {group: {"build": build}})
+    change_part(run, group, name)
     with pytest.raises(NoTheory, match=reason):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
+
+
+@pytest.mark.parametrize("function", ["normed", "linear", "mlp"])
+def test_a_defect_in_a_callback_of_an_external_placement_is_raised(
+    sweep, tmp_path, own_parts, monkeypatch, function
+):
+    run = copy_of(sweep / "run-0", tmp_path / "run")
+    sublayers = "linear" if function == "linear" else "mlp"
+    change_config(run, {"model": {"sublayers": sublayers}})
+    change_part(run, "norm", "Own")
+    run_theory.theory_of_run(run)
+    monkeypatch.setattr(recursion, function, fail)
+    with pytest.raises(TypeError, match="a defect"):
+        run_theory.theory_of_run(run)
 
 
 def test_a_defect_of_the_theory_is_raised_where_an_own_class_is_used_too(
@@ -269,7 +333,7 @@ def test_a_defect_of_the_theory_is_raised_where_an_own_class_is_used_too(
     change_config(run, {"norm": {"build": {"_target_": "theory_own_parts.Nothing"}}})
     monkeypatch.setattr(recursion, "gaussian", fail)
     with pytest.raises(TypeError, match="a defect"):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)
 
 
 def test_only_numbers_that_are_not_finite_excuse_a_failed_decomposition():
@@ -284,4 +348,4 @@ def test_variances_beyond_fp64_have_no_theory(sweep, tmp_path):
     huge = {"_target_": "stability.parts.inits.Normal", "std": 1e200}
     change_config(run, {"init": {"build": huge}})
     with pytest.raises(NoTheory, match="exceed fp64"):
-        overlay.overlay(run)
+        run_theory.theory_of_run(run)

@@ -1,12 +1,11 @@
 """The theory of runs on disk, and of a whole sweep in the shape of its recorded rows."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,12 +16,10 @@ from stability.theory import token_prediction
 from stability.theory.inputs import Inputs, read_inputs
 from stability.theory.limits import NoTheory
 from stability.theory.prediction import predict
-from stability.theory.workers import process_pool
-
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+from stability.theory.workers import Track, process_pool
 
 
-def overlay(run: Path, cache: Path | None = None, table: str = "layers") -> pd.DataFrame:
+def theory_of_run(run: Path, cache: Path | None = None, table: str = "layers") -> pd.DataFrame:
     """`predict` for a run on disk, from its config and the batch that it saw at step 0.
 
     Args:
@@ -61,7 +58,7 @@ def _file(key: str) -> str:
 
 
 @dataclass(frozen=True)
-class Overlay:
+class SweepTheory:
     """The theory of a sweep."""
 
     rows: SweepRows
@@ -70,14 +67,14 @@ class Overlay:
     """For how many variants there is none, and why."""
 
 
-def of_sweep(
+def theory_of_sweep(
     folders: Sequence[Path],
     runs: SweepRows,
     cache: Path,
     allow: Sequence[str] = (),
-    progress: Progress = lambda results, _: results,
+    track: Track = lambda results, _: results,
     table: str = "layers",
-) -> Overlay:
+) -> SweepTheory:
     """The theory of every variant of a sweep, for the tokens of its first seed.
 
     The theory depends on the seed only through the tokens, and weakly, so one seed is computed.
@@ -88,8 +85,8 @@ def of_sweep(
         runs: one row per run, as ``sweep_rows(sweep, "runs")`` gives them.
         cache: a folder in which results are kept.
         allow: modules whose classes a config may name, beside those of this package.
-        progress: wraps the results that are waited for; called with their number.
-        table: whose rows are wanted, as in `overlay`.
+        track: wraps the results that are waited for; called with their number.
+        table: whose rows are wanted, as in `theory_of_run`.
     """
     first = runs.with_frame(runs.frame.sort_values("seed")).variants()
     place = {folder.name: folder for folder in folders}
@@ -102,7 +99,7 @@ def of_sweep(
             unique[keys[run]] = place[name]
         except NoTheory as reason:
             reasons[run] = str(reason)
-    known = dict(progress(_results(unique, cache, allow, table), len(unique)))
+    known = dict(track(_results(unique, cache, allow, table), len(unique)))
     rows = []
     for run, key in keys.items():
         if isinstance(result := known[key], NoTheory):
@@ -111,7 +108,7 @@ def of_sweep(
         rows.append(result.assign(run=run, step=0, nonfinite=0))
     counted = Counter(reasons.values()).most_common()
     remarks = [f"no theory for {n} of {len(first)} variants: {reason}" for reason, n in counted]
-    return Overlay(runs.with_frame(_joined(rows, runs.frame)), remarks)
+    return SweepTheory(runs.with_frame(_joined(rows, runs.frame)), remarks)
 
 
 def _results(
@@ -130,7 +127,7 @@ def _results(
 
 def _try(folder: Path, cache: Path, table: str) -> pd.DataFrame | NoTheory:
     try:
-        return overlay(folder, cache, table)
+        return theory_of_run(folder, cache, table)
     except NoTheory as reason:
         return reason
 
