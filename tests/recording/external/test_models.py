@@ -430,3 +430,101 @@ def test_a_step_that_cannot_be_written_costs_itself_alone(tmp_path, monkeypatch)
         train(model, 4)
     assert set(rows(tmp_path / "run").step) == {0, 2, 3}
     assert state(tmp_path / "run")["status"] == "completed"
+
+
+def test_two_recordings_of_one_model_do_not_disturb_each_other(tmp_path):
+    model = chain()
+    first = stability.record(model, tmp_path / "first", LAYERS)
+    second = stability.record(model, tmp_path / "second", LAYERS, kinds=["act", "grad"])
+    train(model, 2)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(chain(call=torch_tanh)))]
+    first.close()  # in the order in which they began
+    copies.append(copy.deepcopy(model))
+    assert hasattr(torch.amp.GradScaler.step, "__wrapped__")
+    train(model, 1)
+    second.close()
+    assert not hasattr(torch.amp.GradScaler.step, "__wrapped__")
+    for each in (*copies, model):
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in each.modules())
+        assert not any("__getstate__" in vars(m) for m in each.modules())
+    assert set(rows(tmp_path / "first").step) == {0, 1}
+    assert set(rows(tmp_path / "second").step) == {0, 1, 2}
+    plain = recorded(tmp_path / "plain", chain())
+    assert_same(rows(tmp_path / "first"), plain)
+    both = rows(tmp_path / "second")
+    chosen = plain[plain.kind.isin(["act", "grad"])].reset_index(drop=True)
+    assert_same(both[both.step < 2], chosen)
+
+
+def test_a_model_of_which_only_parts_are_called_is_recorded(tmp_path):
+    def parts(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):
+            optimizer.zero_grad()
+            x = batch(step)
+            for layer in model.layers:
+                x = torch.tanh(layer(x))
+            x.square().mean().backward()
+            optimizer.step()
+
+    found = recorded(tmp_path / "run", chain(), work=parts)
+    assert_same(found, recorded(tmp_path / "plain", chain()))
+
+
+def test_generator_and_critic_in_one_module_are_recorded_step_by_step(tmp_path):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.generator, self.critic = Chain(depth=2), nn.Linear(8, 1)
+
+    torch.manual_seed(0)
+    model = Both()
+    g, d = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model.generator, model.critic))
+    with stability.record(model, tmp_path / "run", r"generator\.layers\.(\d+)") as loop:
+        for step in range(2):
+            d.zero_grad()
+            model.critic(model.generator(batch(step)).detach()).mean().backward()
+            d.step()
+            g.zero_grad()
+            (-model.critic(model.generator(batch(step))).mean()).backward()
+            g.step()
+    assert loop.steps_done == 4
+    updates = rows(tmp_path / "run", kind="update")
+    assert set(updates[updates.step == 0].sublayer) == {"outside"}
+    assert set(updates[updates.step == 1].sublayer) == {"block"}
+    grads = rows(tmp_path / "run", kind="weight_grad")
+    assert set(grads[grads.step == 1].sublayer) == {"block"}
+    assert set(rows(tmp_path / "run", kind="grad").step) == {1, 3}
+
+
+def test_an_lstm_and_a_backward_pass_that_raises(tmp_path):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.LSTM(8, 8, batch_first=True) for _ in range(2))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x, _ = layer(x)
+            return x
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise ValueError("mine")
+
+    torch.manual_seed(0)
+    model = Recurrent()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with stability.record(model, tmp_path / "run", LAYERS):
+        y = model(batch())
+        with pytest.raises(ValueError, match="mine"):
+            (y.sum() + Broken.apply(y).sum()).backward()
+        optimizer.zero_grad()
+        train(model, 2, optimizer)
+    found = rows(tmp_path / "run", kind="grad")
+    assert found.step.tolist() == [0, 0, 1, 1] and set(found.numel) == {160}

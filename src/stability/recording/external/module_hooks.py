@@ -4,10 +4,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
-_FOLDED = (
+_PLACES = (
     "_forward_hooks",
     "_forward_pre_hooks",
     "_forward_hooks_with_kwargs",
@@ -15,6 +16,9 @@ _FOLDED = (
     "_forward_hooks_always_called",
 )
 """Where a module keeps its hooks, by the id of the hook."""
+
+_ids: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
+"""Ids of the hooks of all recordings, by module."""
 
 
 class ModuleHooks:
@@ -25,7 +29,7 @@ class ModuleHooks:
     """
 
     def __init__(self) -> None:
-        self._handles: dict[nn.Module, list[Any]] = {}
+        self._handles: list[tuple[nn.Module, Any]] = []
 
     def after(self, module: nn.Module, hook: Callable[..., None], always: bool = False) -> None:
         """Call ``hook(module, args, kwargs, output)`` after each forward pass of the module.
@@ -42,27 +46,29 @@ class ModuleHooks:
         self._add(module, module.register_forward_pre_hook(hook, prepend=True))
 
     def _add(self, module: nn.Module, handle: Any) -> None:
-        if module not in self._handles:
-            self._handles[module] = []
-            object.__setattr__(module, "__getstate__", partial(self._state_of, module))
-        self._handles[module].append(handle)
-
-    def _state_of(self, module: nn.Module) -> Any:
-        state = type(module).__getstate__(module)
-        if not isinstance(state, dict):
-            return state
-        ours = {handle.id for handle in self._handles.get(module, ())}
-        state = {name: value for name, value in state.items() if name != "__getstate__"}
-        for name in _FOLDED:
-            held = state.get(name)
-            if held:
-                state[name] = OrderedDict((k, v) for k, v in held.items() if k not in ours)
-        return state
+        self._handles.append((module, handle))
+        _ids.setdefault(module, set()).add(handle.id)
+        object.__setattr__(module, "__getstate__", partial(_state_without_hooks, module))
 
     def remove(self) -> None:
         """Leave every module as it was."""
-        for module, handles in self._handles.items():
-            for handle in handles:
-                handle.remove()
-            module.__dict__.pop("__getstate__", None)
+        for module, handle in self._handles:
+            handle.remove()
+            _ids[module].discard(handle.id)
+            if not _ids[module]:
+                del _ids[module]
+                module.__dict__.pop("__getstate__", None)
         self._handles.clear()
+
+
+def _state_without_hooks(module: nn.Module) -> Any:
+    """What pickles and copies are made of, as if no recording had hooks on the module."""
+    state = type(module).__getstate__(module)
+    if not isinstance(state, dict):
+        return state
+    ours = _ids.get(module, set())
+    state = {name: value for name, value in state.items() if name != "__getstate__"}
+    for name in _PLACES:
+        if state.get(name):
+            state[name] = OrderedDict((k, v) for k, v in state[name].items() if k not in ours)
+    return state

@@ -11,6 +11,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from stability.recording.external import scalers
+
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
 
@@ -42,9 +44,6 @@ class Listener(Protocol):
 class OptimizerHooks:
     """Tells a listener of every optimizer's steps, closures, and of gradient scalers.
 
-    A gradient scaler offers no hooks: while this object is active, `torch.amp.GradScaler.scale` and
-    ``step`` are wrapped.
-
     Args:
         listener: is told.
         guard: wraps every hook, so that an error of the recorder stays its own.
@@ -54,45 +53,31 @@ class OptimizerHooks:
         self._listener, self._guard = listener, guard
         self._running: list[torch.optim.Optimizer] = []
         """Optimizers in their step, the outermost first: some call others."""
+        self._steps_made = 0
+        """Since a gradient scaler last began a step."""
         self._handles: list[Any] = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
         ]
-        self._wrapped = {name: torch.amp.GradScaler.__dict__[name] for name in ("scale", "step")}
-        scale, step = (self._wrapped[name] for name in ("scale", "step"))
-        told = guard(self._scaled)
-
-        @wraps(scale)
-        def telling_scale(scaler: Any, outputs: Any) -> Any:
-            result = scale(scaler, outputs)
-            told(scaler)
-            return result
-
-        @wraps(step)
-        def telling_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            self._steps_made = 0
-            result = step(scaler, optimizer, *args, **kwargs)
-            guard(self._after_scaler)(scaler, optimizer)
-            return result
-
-        self._steps_made = 0
-        self._telling = {"scale": telling_scale, "step": telling_step}
-        for name, telling in self._telling.items():
-            setattr(torch.amp.GradScaler, name, telling)
+        self.scaled = guard(self._scaled)
+        self.scaler_ends_step = guard(self._scaler_ends_step)
+        scalers.tell(self)
 
     def remove(self) -> None:
         """Remove the hooks. May be repeated."""
         for handle in self._handles:
             handle.remove()
-        for name, telling in self._telling.items():
-            if torch.amp.GradScaler.__dict__[name] is telling:
-                setattr(torch.amp.GradScaler, name, self._wrapped[name])
+        scalers.tell_no_more(self)
+
+    def scaler_begins_step(self) -> None:
+        """A gradient scaler's step begins."""
+        self._steps_made = 0
 
     def _scaled(self, scaler: Any) -> None:
         if scaler.is_enabled() and scaler._scale is not None:
             self._listener.scaled(scaler._scale.detach().clone())
 
-    def _after_scaler(self, scaler: Any, optimizer: Any) -> None:
+    def _scaler_ends_step(self, scaler: Any, optimizer: Any) -> None:
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps optimizers
         if not self._steps_made and scaler.is_enabled() and self._listener.is_concerned(inner):
             self._listener.left_out()

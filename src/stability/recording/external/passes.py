@@ -73,7 +73,7 @@ class PassHooks:
 
     Args:
         model: its calls are the forward passes. Sites that are called outside of one form a pass
-            of their own, which a backward pass ends.
+            of their own, which a backward pass or an update ends.
         sites: by module.
         kinds: of ``act`` and ``grad`` those to measure.
         token_dim: axis of a tensor that counts tokens.
@@ -244,9 +244,13 @@ class PassHooks:
 
     def _end_backward(self) -> None:
         self._in_backward = False
+        self.end_loose_pass()
+        self._ended()
+
+    def end_loose_pass(self) -> None:
+        """What sites show from now on belongs to another pass, unless the model is running."""
         if self._loose:
             self._current, self._loose = None, False
-        self._ended()
 
     def finish(self, passes: Sequence[Pass]) -> None:
         """Measure the gradients that were held for further backward passes."""

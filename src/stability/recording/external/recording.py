@@ -298,6 +298,7 @@ class Recording:
         if skipped is not None:
             self._skipped = skipped.detach().clone()
         self._saw_update = True
+        self._hooks.end_loose_pass()
         self._end_update()
 
     def left_out(self, by_loop: bool = False) -> None:
