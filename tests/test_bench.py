@@ -49,3 +49,19 @@ def test_a_number_that_measures_nothing_is_refused(value, capsys):
     with pytest.raises(SystemExit):
         bench.main(["--rounds", value])
     assert f"{value}: must be a whole number >= 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--context 1000000", "model.context=1000000: must be < "),
+        ("--width 99999999999", "model.width=99999999999: must be 1 to 65,536"),
+        ("--width 33", "model.heads=2: must divide model.width=33"),
+        ("--threads 99999999999", "threads=99999999999: must be 1 to 1,024"),
+        ("--depth 99999999999999999999", "depth=99999999999999999999: must fit into 64 bits"),
+    ],
+)
+def test_a_size_out_of_range_is_refused_in_one_line(words, said, capsys):
+    assert bench.main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"stability.bench: {said}") and err.count("\n") == 1

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
-from stability.cli import flags, help_text
+from planning import planned
+from stability.cli import flags, help_text, hydra_launcher
 from stability.config import folders
 from stability.config.knobs import GROUPS, KNOBS, Config
+from stability.sweep.pool import RunEnd
 
 TINY = ["model.width=16", "model.heads=2", "model.context=16", "depth=1", "train.steps=2"]
 TINY += ["train.eval_every=0", "train.eval_batches=1", "device=cpu"]
@@ -219,6 +222,116 @@ def test_a_launcher_may_run_jobs_in_processes_that_share_nothing_with_the_comman
     assert "1 run, 1 done already" in command(
         "--config-dir", "mine", *words, "train.lr=3e-3", cwd=tmp_path
     ).stdout.replace("\n", " ")
+
+
+LOSSY = """
+import os, pickle, subprocess, sys
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.singleton import Singleton
+from hydra_plugins.elsewhere import Conf, Elsewhere
+
+ConfigStore.instance().store(
+    group="hydra/launcher", name="lossy",
+    node=Conf(_target_="hydra_plugins.lossy.Lossy", result="result"),
+)
+
+
+class Lossy(Elsewhere):
+    def launch(self, job_overrides, initial_job_idx):
+        jobs = []
+        for number, words in enumerate(job_overrides):
+            state = Singleton.get_state()["instances"]
+            sent = pickle.dumps((*self.parts, list(words), number, state))
+            code = "from hydra_plugins import elsewhere; elsewhere.work()"
+            job = subprocess.Popen(
+                [sys.executable, "-c", code, f"{self.result}{number}"], stdin=subprocess.PIPE
+            )
+            job.stdin.write(sent)
+            job.stdin.close()
+            jobs.append(job)
+        for number, job in enumerate(jobs):
+            if job.wait():
+                raise RuntimeError(f"job {number} ended with {job.returncode}")
+        return [pickle.load(open(f"{self.result}{n}", "rb")) for n in range(len(jobs))]
+"""
+
+
+def launched(tmp_path, *words):
+    """A sweep under a launcher, in the background, and the path of its plugins."""
+    plugins = tmp_path / "plugins" / "hydra_plugins"
+    plugins.mkdir(parents=True)
+    (plugins / "elsewhere.py").write_text(ELSEWHERE)
+    (plugins / "lossy.py").write_text(LOSSY)
+    path = os.pathsep.join([str(plugins.parent), *os.environ.get("PYTHONPATH", "").split()])
+    return subprocess.Popen(
+        [sys.executable, "-m", "stability.run", *TINY, "name=s", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def started(tmp_path, number):
+    """The runs, once so many of them have begun."""
+    deadline = time.monotonic() + 60
+    while len(found := runs(tmp_path / "outputs" / "s")) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def statuses(tmp_path):
+    return [r["status"] for r in runs(tmp_path / "outputs" / "s").values()]
+
+
+def test_the_death_of_a_job_is_not_the_failure_of_the_others(tmp_path):
+    head = launched(tmp_path, "seed=0,1", "train.steps=600", "hydra/launcher=lossy")
+    killed = started(tmp_path, 2)
+    os.kill(next(r["pid"] for name, r in killed.items() if "seed-0" in name), signal.SIGKILL)
+    said, _ = head.communicate(timeout=120)
+    assert head.returncode == 1, said
+    assert (
+        "the launcher ended (RuntimeError: job 0 ended with -9" in said and "1 runs go on" in said
+    )
+    assert statuses(tmp_path) == ["failed", "completed"]
+    assert said.count("failed:  ") == 1 and "failed:  seed-0: RuntimeError: job 0" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_stops_a_sweep_in_the_process_of_a_launcher(tmp_path, number):
+    words = "seed=0,1", "hydra/launcher=basic"
+    head = launched(tmp_path, *words, "train.steps=100000")
+    started(tmp_path, 1)
+    head.send_signal(number)
+    said, _ = head.communicate(timeout=60)
+    assert head.returncode == 143, said
+    assert "resume:  the same command again" in said and "Traceback" not in said
+    assert statuses(tmp_path) == ["interrupted"]
+    again = command(*TINY, "name=s", *words, "train.steps=3", cwd=tmp_path)
+    assert again.returncode == 0 and statuses(tmp_path) == ["completed"] * 2, again.stdout
+
+
+def test_a_job_that_was_preempted_says_how_to_resume(tmp_path):
+    """Slurm sends the signal to the job, and the head sees what it returns."""
+    head = launched(tmp_path, "seed=0,1", "train.steps=3000", "hydra/launcher=lossy")
+    found = started(tmp_path, 2)
+    for run in found.values():
+        os.kill(run["pid"], signal.SIGTERM)
+    said, _ = head.communicate(timeout=120)
+    assert head.returncode == 143, said
+    assert "resume:  the same command again" in said
+    assert statuses(tmp_path) == ["interrupted"] * 2
+    again = command(*TINY, "name=s", "seed=0,1", "train.steps=3", cwd=tmp_path)
+    assert again.returncode == 0 and "2 to continue" in again.stdout
+
+
+def test_a_launcher_that_starts_no_job_fails_every_run(tmp_path, monkeypatch):
+    (cell,) = planned(*TINY, f"out={tmp_path}", "name=s")
+    ends = hydra_launcher.ends_without_launcher([cell], OSError("no sbatch"), Console(quiet=True))
+    assert ends == {cell.run: RunEnd("failed", cause="OSError: no sbatch")}
 
 
 @pytest.mark.parametrize("launcher", ["procs", "basic"])

@@ -18,7 +18,8 @@ from rich.table import Table
 from stability import shell
 from stability.cli.compose import composer
 from stability.config import rules
-from stability.config.knobs import Config
+from stability.config.knobs import KNOBS, Config, ConfigError
+from stability.model import preflight
 from stability.model.build import Built, build
 from stability.training.passes import train_batch
 from stability.training.step import TrainingState, training_step
@@ -33,7 +34,9 @@ def bench_config(depth: int, width: int, context: int, compiled: bool) -> Config
     config.depth, config.compile = depth, compiled
     config.model.width, config.model.context = width, context
     config.model.heads = max(1, width // 16)
-    return config
+    checked = rules.validate(config.plain())
+    preflight.check(checked)
+    return checked
 
 
 def step(built: Built, record: bool) -> TimedStep:
@@ -52,6 +55,9 @@ def step(built: Built, record: bool) -> TimedStep:
 
 def variants(args: argparse.Namespace) -> dict[str, TimedStep]:
     """Name -> step; the first is what the others are compared with."""
+    if not KNOBS["threads"].legal.test(args.threads):
+        raise ConfigError("threads", args.threads, f"must be {KNOBS['threads'].legal.text}")
+    torch.set_num_threads(args.threads)
     eager = build(bench_config(args.depth, args.width, args.context, compiled=False))
     found = {"eager": step(eager, record=False), "eager, recorded": step(eager, record=True)}
     if args.compile:
@@ -110,9 +116,14 @@ def _positive(text: str) -> int:
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     args = _parser().parse_args(argv)
-    torch.set_num_threads(args.threads)
+    shell.allow_deep_stack()
     console = Console()
-    times = measure(variants(args), args.rounds, console)
+    try:
+        found = variants(args)
+    except ConfigError as error:
+        print(f"stability.bench: {error}", file=sys.stderr)
+        return 2
+    times = measure(found, args.rounds, console)
     first = median(next(iter(times.values())))
     table = Table(title=f"one step, L = {args.depth}, d = {args.width}, T = {args.context}")
     for name in ("variant", "ms (median)", "ratio", "ratio if every 10th step is recorded"):

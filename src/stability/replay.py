@@ -154,6 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     instantiate.allow(*args.allow, option="--allow MODULE")
     for folder in args.config_dir:
         instantiate.trust(folder)
+    shell.allow_deep_stack()
     try:
         return explain(args.run, args.dtype, Console())
     except (NotReplayable, ConfigError) as error:

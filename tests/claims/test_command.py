@@ -208,3 +208,11 @@ def test_a_bug_in_a_measure_is_no_bad_claim(own, tmp_path, monkeypatch):
         command.main(
             [str(tmp_path / "out"), "--config-dir", str(own.parent), "--claims", "a-claim"]
         )
+
+
+def test_a_report_that_is_not_utf_8_is_refused(tmp_path, capsys):
+    write_sweep(tmp_path / "out", "pre_forward_linear", LINEAR)
+    page = tmp_path / "page.md"
+    page.write_bytes(b"\xff" + pages.START.encode())
+    assert command.main([str(tmp_path / "out"), "--report", str(page)]) == 2
+    assert capsys.readouterr().err == f"stability.claims: --report {page}: is not UTF-8 text\n"

@@ -130,6 +130,8 @@ CASES = [
     ),
     ("hydra/launcher=1", "hydra/launcher=1: must be one of"),
     ("hydra/launcher=basic,procs", "hydra/launcher=basic,procs: takes one"),
+    ("record.kinds=[[act]]", "record.kinds=[[act]]: must be a list of distinct names"),
+    ("shard=1/2", "shard=1/2: needs name=NAME: without it each shard makes a sweep of its own"),
     # names, devices, folders
     ("name=../x", "name=../x: must be unset, or letters"),
     ("name=.hidden", "name=.hidden: must be unset, or letters"),

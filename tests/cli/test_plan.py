@@ -279,6 +279,22 @@ def test_shards_are_disjoint_and_complete():
     assert parts[0] == everything[::3]
 
 
+def test_two_runs_with_one_hash_are_refused_with_the_difference(monkeypatch):
+    monkeypatch.setattr(grid, "digest", lambda identity: "0badf00d")
+    with pytest.raises(
+        ConfigError, match=r"hash 0badf00d of another run: depth is 2 there, 3 here"
+    ):
+        planned("depth=2,3", "name=s")
+    assert len(planned("train.lr=1e-3,0.001", "name=s")) == 1
+
+
+def test_a_hash_of_eight_digits_that_two_runs_share_on_disk_is_refused(monkeypatch):
+    monkeypatch.setattr(grid, "digest", lambda identity: "0badf00d")
+    leave(planned("depth=2", "name=s")[0])
+    with pytest.raises(ConfigError, match="holds another run: depth is 2 there, 3 here"):
+        planned("depth=3", "name=s")
+
+
 def test_a_settled_run_says_what_killed_it(tmp_path):
     (cell,) = planned("name=s")
     leave(cell, status="running", outcome="running", finished=None)

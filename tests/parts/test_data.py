@@ -86,7 +86,7 @@ def test_a_file_with_a_header_may_hold_a_single_token(tmp_path):
 
 
 def test_the_same_tokens_hash_the_same_in_every_format(tmp_path):
-    tokens = np.arange(200) % 50
+    tokens = 1 + np.arange(200) % 50
     paths = [
         write(tmp_path / "a.bin", llmc(tokens)),
         write(tmp_path / "b.bin", tokens.astype("<u2").tobytes()),
@@ -107,6 +107,18 @@ DAMAGED = {
         "header says -5 tokens",
     ),
     "newer": (llmc(np.arange(100), version=2), "another version"),
+    "uint32": (np.arange(100, dtype="<u4").tobytes(), "every second one is 0: is it uint32"),
+    "int64": (np.arange(100, dtype="<i8").tobytes(), "every second one is 0: is it uint32"),
+    "big-endian": (np.arange(100, dtype=">u4").tobytes(), "every second one is 0: is it uint32"),
+    "large vocabulary": (
+        np.arange(0, 128_000, 999, dtype="<u4").tobytes(),
+        "every second one is at most 1: is it uint32",
+    ),
+    "npy": (b"\x93NUMPY\x01\x00" + bytes(200), "is an .npy file"),
+    "npz": (b"PK\x03\x04" + bytes(200), "is a zip archive"),
+    "gzip": (b"\x1f\x8b" + bytes(200), "is a gzip file"),
+    "parquet": (b"PAR1" + bytes(200), "is a parquet file"),
+    "llm.c, uint32": (np.array([20240801, 7, 9], "<i4").tobytes(), "llm.c's file of uint32"),
     "foreign": (np.array([5, 60_000, 7], "<u2").tobytes(), "holds token 60000"),
 }
 
@@ -130,6 +142,9 @@ def test_a_damaged_validation_file_is_refused_under_its_own_key(tmp_path):
 def test_what_is_no_text_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be UTF-8 text"):
         Text(write(tmp_path / "a.txt", b"good until \xff here"), None)
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32-le"):
+        with pytest.raises(ConfigError, match=r"no byte 0: is it UTF-16\?"):
+            Text(write(tmp_path / "a.txt", "plain words".encode(encoding)), None)
     with pytest.raises(ConfigError, match=r"must name a file$"):
         Text(str(tmp_path), None)
     with pytest.raises(ConfigError, match="that exists"):
@@ -236,3 +251,12 @@ def test_the_vocabulary_is_the_datas_or_the_models():
     assert vocabulary(config, source(config)) == 64
     config = make_config({"model.vocab": 100}, data="markov")
     assert vocabulary(config, source(config)) == 100
+
+
+@pytest.mark.parametrize(
+    "tokens", [[0, 0, 0, 0], [5], [1, 300, 2, 400, 3, 500], [17, 300] * 50, [3, 200] * 50]
+)
+def test_rare_or_regular_tokens_are_no_wider_numbers(tmp_path, tokens):
+    path = write(tmp_path / "a.bin", np.array(tokens, dtype="<u2").tobytes())
+    made = Tokens(path, None, 50257)
+    assert [*made.train, *made.val] == tokens

@@ -97,3 +97,17 @@ def test_json_holds_null_where_a_number_is_not_finite(tmp_path):
     wanted = {"a": None, "b": [1.0, None, {"c": None}], "d": 3, "e": [True, "text", None]}
     assert atomic.write_json(tmp_path / "file", content) == wanted
     assert json.loads((tmp_path / "file").read_text()) == wanted
+
+
+def test_processes_of_one_number_write_under_different_names(tmp_path, monkeypatch):
+    """Two containers on one folder may each have a process 7."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    with (
+        atomic.writing(tmp_path / "a", "w") as first,
+        atomic.writing(tmp_path / "a", "w") as second,
+    ):
+        assert first.name != second.name
+        first.write("first")
+        second.write("second")
+    assert (tmp_path / "a").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -304,3 +304,9 @@ def test_a_loss_of_nan_and_mixed_knobs_survive_the_index(tmp_path: Path) -> None
         assert math.isnan(runs.loc["none", "final_loss"])
         assert runs.loc["none", "first_bad.site"] == "resid_post"
         assert set(runs["loss_scale"]) == {"dynamic", "1024.0"}
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b"])
+def test_a_path_that_the_system_does_not_take_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Unreadable, match=r"(?s)cannot be a folder|does not exist"):
+        sweeps(tmp_path / name)

@@ -54,19 +54,52 @@ def test_the_run_with_the_most_threads_sets_the_number_of_workers(tmp_path, monk
     assert len(devices.worker_settings(made, [], 0)) == 2
 
 
+def given(monkeypatch, files, **variables):
+    """Eight cores by affinity, control groups with these files, and what Slurm sets."""
+
+    def read_text(path):
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+
 @pytest.mark.parametrize(
     ("quota", "expected"),
     [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("900000 100000", 8), (None, 8)],
 )
 def test_a_quota_of_the_container_limits_the_cores(monkeypatch, quota, expected):
-    def read_text(path):
-        assert str(path) == "/sys/fs/cgroup/cpu.max"
-        if quota is None:
-            raise FileNotFoundError
-        return quota + "\n"
+    given(monkeypatch, {} if quota is None else {"/sys/fs/cgroup/cpu.max": quota + "\n"})
+    assert devices.cores() == expected
 
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(Path, "read_text", read_text)
+
+@pytest.mark.parametrize("group", ["/slurm/job_1/step_0", "/slurm/job_1", "/slurm", "/"])
+def test_the_quota_of_any_group_above_the_process_limits_the_cores(monkeypatch, group):
+    files = {"/proc/self/cgroup": "1:cpu:/old\n0::/slurm/job_1/step_0\n"}
+    files["/sys/fs/cgroup/slurm/job_1/step_0/cpu.max"] = "max 100000\n"
+    place = "/sys/fs/cgroup" + group.rstrip("/")
+    given(monkeypatch, files | {f"{place}/cpu.max": "300000 100000\n"})
+    assert devices.cores() == 3
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"SLURM_CPUS_PER_TASK": "1"}, 1),
+        ({"SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "4"}, 2),
+        ({"SLURM_CPUS_ON_NODE": "4"}, 4),
+        ({"SLURM_CPUS_PER_TASK": "64"}, 8),
+        ({"SLURM_CPUS_PER_TASK": "many"}, 8),
+    ],
+)
+def test_slurms_allocation_limits_the_cores(monkeypatch, variables, expected):
+    given(monkeypatch, {}, **variables)
     assert devices.cores() == expected
 
 
@@ -75,6 +108,7 @@ def test_a_system_without_affinity_counts_its_cores(monkeypatch, counted, expect
     def read_text(path):
         raise FileNotFoundError(path)
 
+    given(monkeypatch, {})
     monkeypatch.delattr(devices.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(devices.os, "cpu_count", lambda: counted)
     monkeypatch.setattr(Path, "read_text", read_text)

@@ -8,7 +8,8 @@ from rich.console import Console
 from stability.config.knobs import Config, Model, Train
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
-from stability.sweep.progress import Display, cost, duration
+from stability.sweep.progress import Display, duration
+from stability.sweep.shards import cost
 
 INFO = {"status": "completed", "final_loss": 2.5, "seconds": 3.0}
 

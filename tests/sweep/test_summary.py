@@ -112,7 +112,7 @@ def test_the_exit_code_of_a_stopped_sweep_is_130_or_143(cells, stopped, code):
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [("done", 0), ("held", 0), ("interrupted", 0), ("failed", 1)]
+    ("kind", "code"), [("done", 0), ("held", 0), ("interrupted", 143), ("failed", 1)]
 )
-def test_the_exit_code_of_a_sweep_is_1_if_a_run_failed(cells, kind, code):
+def test_the_exit_code_of_a_sweep_says_whether_a_run_failed_or_was_interrupted(cells, kind, code):
     assert printed(cells, {cells[0].run: RunEnd(kind, cause="why")})[1] == code

@@ -180,3 +180,32 @@ def test_a_run_whose_lock_is_held_is_not_started(tmp_path):
     with lock.claim(tmp_path, 10), pytest.raises(lock.LockHeld):
         worker.run(CONFIG, tmp_path, lambda row: None, "stub_job")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_launchers_handler_is_called_after_the_run_has_written_its_state(tmp_path, number):
+    """Slurm's jobs requeue themselves in such a handler."""
+    (cell,) = cells(tmp_path, "completes", step_s=0.01, train=Train(steps=1000))
+    called = []
+    before = signal.signal(number, lambda *_: called.append(run_file(cell)["status"]))
+    try:
+        info = worker.run(
+            cell.config, cell.folder, lambda row: os.kill(os.getpid(), number), SETTINGS.execute
+        )
+    finally:
+        signal.signal(number, before)
+    assert info["status"] == "interrupted" and called == ["interrupted"]
+
+
+SMALL_STACK = "import resource, sys; resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, -1))"
+
+
+def test_a_net_too_deep_for_the_usual_stack_runs(tmp_path):
+    """1,000 blocks on 1 MiB, as 8,000 on the usual 8 MiB: without more it ends by SIGSEGV."""
+    words = ["depth=1000", "model.width=4", "model.heads=1", "model.context=4", "train.steps=0"]
+    words += ["train.batch_size=1", "record.kinds=[grad]", "name=s", "device=cpu"]
+    code = f"{SMALL_STACK}; from stability import run; sys.exit(run.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

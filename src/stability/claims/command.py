@@ -173,7 +173,10 @@ def _fill_pages(results: Sequence[Result], known: dict[str, Path]) -> None:
 
 def _place_in(page: Path) -> str:
     """A page's text. Raises BadClaim where it has no place for verdicts."""
-    text = page.read_text(encoding="utf-8")
+    try:
+        text = page.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadClaim(f"--report {page}: is not UTF-8 text") from error
     if pages.held(text) is None:
         raise BadClaim(f"--report {page}: has no line {pages.START} with {pages.END} below it")
     return text

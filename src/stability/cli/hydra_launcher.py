@@ -1,6 +1,9 @@
 """Runs under a launcher of Hydra (submitit, joblib, ray, basic): each job composes its run."""
 
-from collections.abc import Sequence
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from stability.cli.compose import Composer, plain, quoted, refusing_hydra_errors
 from stability.cli.overrides import LAUNCHER
@@ -24,10 +28,13 @@ from stability.config.ranges import spelled
 from stability.config.rules import validate
 from stability.parts import data
 from stability.results.run_file import one_line
-from stability.sweep import resume, worker
+from stability.sweep import lock, resume, worker
 from stability.sweep.grid import Cell
 from stability.sweep.lock import LockHeld
-from stability.sweep.pool import RunEnd
+from stability.sweep.pool import RunEnd, end_of
+
+POLL_INTERVAL = 1.0
+"""Seconds between checks whether runs go on."""
 
 PROCS = "procs"
 """Worker processes on this machine: no launcher of Hydra."""
@@ -88,8 +95,32 @@ def _refuse_targets(launcher: DictConfig) -> None:
             raise ConfigError(key, value, f"{LAUNCHER}=NAME alone says what is built")
 
 
-def launch(cells: Sequence[Cell], config: DictConfig) -> dict[str, RunEnd]:
-    """How each run ended, by its hash."""
+class Stopped(BaseException):
+    """A signal asked the command to stop. No Exception, so that no launcher takes it for a job's.
+
+    Args:
+        number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+
+
+def launch(
+    cells: Sequence[Cell], config: DictConfig, ends: dict[str, RunEnd], console: Console
+) -> int | None:
+    """Let a launcher execute the runs.
+
+    Args:
+        cells: the runs.
+        config: of the launcher.
+        ends: filled with how each run ended, by its hash.
+        console: where to print.
+
+    Returns:
+        The signal that stopped it, or None.
+    """
     sweep = cells[0].config
     config.out, config.name = sweep.out, sweep.name
     HydraConfig.instance().set_config(config)
@@ -103,10 +134,67 @@ def launch(cells: Sequence[Cell], config: DictConfig) -> dict[str, RunEnd]:
         for c in cells
     ]
     try:
-        results = launcher.launch(jobs, 0)
-    except Exception as error:  # some launchers lose everything with one killed job
-        results = [JobReturn(status=JobStatus.FAILED, _return_value=error) for _ in cells]
-    return {cell.run: _end(cell, r) for cell, r in zip(cells, results, strict=True)}
+        with _raising_stop_signals():
+            try:
+                results = launcher.launch(jobs, 0)
+            except Exception as error:  # one job was killed: others may go on
+                ends |= ends_without_launcher(cells, error, console)
+            else:
+                ends |= {c.run: _end(c, r) for c, r in zip(cells, results, strict=True)}
+    except Stopped as stopped:
+        ends |= {cell.run: _end_on_disk(cell) for cell in cells}
+        return stopped.number
+    return None
+
+
+@contextmanager
+def _raising_stop_signals() -> Iterator[None]:
+    """Raise `Stopped` at a signal; a run in this process handles it first, until its checkpoint."""
+
+    def stop(number: int, _: object) -> None:
+        raise Stopped(number)
+
+    handlers = {n: signal.signal(n, stop) for n in (signal.SIGHUP, *worker.RUN_STOP_SIGNALS)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def ends_without_launcher(
+    cells: Sequence[Cell], error: Exception, console: Console
+) -> dict[str, RunEnd]:
+    """How each run ended after the launcher itself did, which may be at the death of one job.
+
+    Waits for the runs that go on. Runs that were not started did not fail, unless none was.
+    """
+    cause = one_line(error)
+    for cell in cells:
+        resume.mark_ended(cell.folder, "failed", cause, cell.config.lock_minutes)
+    if going := [cell for cell in cells if _is_running(cell)]:
+        console.print(f"the launcher ended ({cause}); {len(going)} runs go on", markup=False)
+    while going:
+        time.sleep(POLL_INTERVAL)
+        going = [cell for cell in cells if _is_running(cell)]
+    for cell in cells:
+        resume.mark_ended(cell.folder, "failed", cause, cell.config.lock_minutes)
+    ends = {cell.run: _end_on_disk(cell) for cell in cells}
+    if all(end.kind == "waiting" for end in ends.values()):
+        return {cell.run: RunEnd("failed", cause=cause) for cell in cells}
+    return ends
+
+
+def _is_running(cell: Cell) -> bool:
+    return lock.is_held(cell.folder, cell.config.lock_minutes)
+
+
+def _end_on_disk(cell: Cell) -> RunEnd:
+    """How a run ended, by its run.json."""
+    info = resume.read(cell.folder)
+    if info is None or info["status"] == "running":
+        return RunEnd("waiting", info)
+    return end_of(info)
 
 
 def _end(cell: Cell, result: JobReturn) -> RunEnd:
@@ -142,4 +230,4 @@ def execute(composed: DictConfig) -> RunEnd:
         info = worker.run(config, folder, lambda row: None, worker.WorkerSettings().execute)
     except LockHeld as held:
         return RunEnd("held", cause=str(held))
-    return RunEnd("done", info)
+    return end_of(info)

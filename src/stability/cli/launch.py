@@ -10,6 +10,7 @@ from stability.cli import compose, hydra_launcher, plan
 from stability.cli.flags import Flags
 from stability.cli.refusal_text import Refused
 from stability.config import instantiate
+from stability.config.knobs import ConfigError
 from stability.config.rules import validate
 from stability.sweep import devices, grid, pool, progress, summary, worker_process
 from stability.sweep.grid import Cell
@@ -38,7 +39,11 @@ def launch(flags: Flags) -> int:
             return 0
         launcher = hydra_launcher.config_of(request, composer)
         cells = plan.cells(request, composer)
-        named = cells[0].config.name != name
+        config = cells[0].config
+        named = config.name != name
+        if config.shard is not None and not named:
+            legal = "needs name=NAME: without it each shard makes a sweep of its own"
+            raise ConfigError("shard", config.shard, legal)
         try:
             run_cells(cells, launcher, flags.config_dirs, named)
         except summary.NonzeroExit as finished:
@@ -79,7 +84,9 @@ def run_cells(
     if not waiting:
         summary.conclude(cells, {}, named, None, console)
     elif launcher is not None:
-        summary.conclude(cells, hydra_launcher.launch(waiting, launcher), named, None, console)
+        found: dict[str, pool.RunEnd] = {}
+        stopped = hydra_launcher.launch(waiting, launcher, found, console)
+        summary.conclude(cells, found, named, stopped, console)
     else:
         settings = devices.worker_settings(waiting, config_dirs, gpus)
         config = waiting[0].config

@@ -34,16 +34,20 @@ def _class_name(target: str) -> str:
 
 def digest(identity: Mapping[str, Any]) -> str:
     """Eight hex digits of an identity: a run's ``run`` column and the end of its folder's name."""
+    return hashlib.blake2b(canonical(identity).encode(), digest_size=4).hexdigest()
 
-    def canonical(value: Any) -> Any:
+
+def canonical(identity: Mapping[str, Any]) -> str:
+    """An identity as text: equal for equal runs, however their values were written."""
+
+    def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {k: canonical(v) for k, v in value.items()}
+            return {k: plain(v) for k, v in value.items()}
         if isinstance(value, list | tuple):
-            return [canonical(v) for v in value]
+            return [plain(v) for v in value]
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return json.dumps(plain(identity), sort_keys=True, separators=(",", ":"))
 
 
 def flatten(plain: Mapping[str, Any]) -> dict[str, Any]:

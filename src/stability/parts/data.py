@@ -100,6 +100,15 @@ class Markov(Source):
 
 MAGIC, HEADER = 20240520, 256 * 4
 
+OTHER_FORMATS = {
+    b"\x93NUMPY": "an .npy file",
+    b"PK\x03\x04": "a zip archive (.npz, .pt)",
+    b"\x1f\x8b": "a gzip file",
+    b"PAR1": "a parquet file",
+    (20240801).to_bytes(4, "little"): "llm.c's file of uint32 tokens",
+}
+"""What a token file may be by mistake, by its first bytes."""
+
 
 def _existing(path: str | None, key: str) -> Path:
     if path is None:
@@ -125,12 +134,16 @@ def _bytes_of(path: str | None, key: str) -> Tokens_N:
         file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(key, path, f"must be UTF-8 text (byte {error.start} is not)") from error
-    return np.memmap(file, dtype=np.uint8, mode="r")
+    found = np.memmap(file, dtype=np.uint8, mode="r")
+    if (found == 0).any():
+        raise ConfigError(key, path, "must be UTF-8 text, which has no byte 0: is it UTF-16?")
+    return found
 
 
 def _token_file(path: str | None, key: str, vocab: int) -> Tokens_N:
     file = _existing(path, key)
     size = file.stat().st_size
+    _refuse_other_formats(file, path, key)
     head = np.fromfile(file, dtype="<i4", count=3)
     if len(head) == 3 and head[0] == MAGIC:
         count = int(head[2])
@@ -143,6 +156,7 @@ def _token_file(path: str | None, key: str, vocab: int) -> Tokens_N:
         raise ConfigError(key, path, f"holds {size} bytes: an odd number cannot be uint16 tokens")
     else:
         tokens = np.memmap(file, dtype="<u2", mode="r")
+        _refuse_wider(tokens, path, key)
     largest = max(
         (int(tokens[i : i + (1 << 24)].max()) for i in range(0, len(tokens), 1 << 24)), default=0
     )
@@ -151,6 +165,29 @@ def _token_file(path: str | None, key: str, vocab: int) -> Tokens_N:
             key, path, f"holds token {largest}; data.vocab={vocab} allows up to {vocab - 1}"
         )
     return tokens
+
+
+def _refuse_other_formats(file: Path, path: str | None, key: str) -> None:
+    with file.open("rb") as opened:
+        start = opened.read(max(map(len, OTHER_FORMATS)))
+    for magic, what in OTHER_FORMATS.items():
+        if start.startswith(magic):
+            raise ConfigError(key, path, f"must hold uint16 tokens alone, and is {what}")
+
+
+def _refuse_wider(tokens: Tokens_N, path: str | None, key: str) -> None:
+    """Refuse bare numbers that are wider than uint16: every second uint16 is then 0, or tiny.
+
+    The upper half of a uint32 is below 16 for vocabularies of up to a million symbols.
+    """
+    if len(tokens) < 2:
+        return
+    upper, lower = sorted(int(tokens[start::2].max()) for start in (0, 1))
+    if upper == 0 < lower or (upper < 16 and lower > 255 and len(tokens) >= 64):
+        what = "0" if upper == 0 else f"at most {upper}"
+        raise ConfigError(
+            key, path, f"must hold uint16 tokens, and every second one is {what}: is it uint32?"
+        )
 
 
 @lru_cache(maxsize=4)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,10 @@ def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Write a file under a hidden name, force it to disk, then rename it.
 
     A reader sees the old content or the new one. The hidden name begins with a dot, so that readers
-    of whole folders skip it; if writing fails, the hidden file is removed.
+    of whole folders skip it. It is random, because two containers may number their processes alike.
+    If writing fails, the hidden file is removed.
     """
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with hidden.open(mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file

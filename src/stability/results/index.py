@@ -46,8 +46,12 @@ def sweeps(path: str | Path) -> dict[Path, list[Path]]:
         Unreadable: the path is missing, no folder, or holds no run.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise Unreadable(f"{path}: {'is not a folder' if path.exists() else 'does not exist'}")
+    try:
+        reason = "" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
+    except (OSError, ValueError) as error:  # a name that the system does not take
+        reason = f"cannot be a folder ({getattr(error, 'strerror', None) or error})"
+    if reason:
+        raise Unreadable(f"{path}: {reason}")
     found: dict[Path, list[Path]] = {}
     for folder in _run_folders(path):
         found.setdefault(path if folder == path else folder.parent, []).append(folder)

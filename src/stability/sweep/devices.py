@@ -1,22 +1,41 @@
 """How many workers this machine has room for, and which GPU each of them gets."""
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 from stability.sweep.grid import Cell
 from stability.sweep.worker import WorkerSettings
 
 
 def cores() -> int:
-    """CPU cores that this process may use; a container's quota counts."""
+    """CPU cores that this process may use: the least of affinity, quota and Slurm's allocation."""
     affinity = hasattr(os, "sched_getaffinity")
     usable = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    return min([usable, *_quotas(), *_allocated()])
+
+
+def _quotas() -> Iterator[int]:
+    """The quotas, in cores, of this process's control group and of those above it."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return usable
-    return usable if quota == "max" else min(usable, max(1, int(quota) // int(period)))
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    own = next((line[3:] for line in lines if line.startswith("0::/")), "/")
+    place = PurePosixPath("/sys/fs/cgroup" + own)
+    for group in (place, *place.parents[:-3]):
+        with suppress(OSError, ValueError):  # no such group, or it has no quota ("max")
+            quota, period = map(int, Path(group / "cpu.max").read_text().split())
+            yield max(1, quota // period)
+
+
+def _allocated() -> Iterator[int]:
+    """The cores that Slurm gave to this task, or to its job on this machine."""
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        if (text := os.environ.get(name, "")).isdecimal():
+            yield max(1, int(text))
+            return
 
 
 def worker_settings(

@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from stability.config.identity import digest, flatten, identity
+from stability.config.identity import canonical, digest, flatten, identity
 from stability.config.knobs import Config, ConfigError
 from stability.sweep import resume
+from stability.sweep.shards import cost, deal
 
 MAX_NAME_LENGTH = 100
 """Characters of a run's folder name: every file system allows as many."""
@@ -58,11 +59,18 @@ def cells(
         overrides: what composes each.
         hashes: SHA-256 of each one's data.
         swept: keys that were given several values, in the order given.
+
+    Raises:
+        ConfigError: two runs that differ have one hash.
     """
     unique: dict[str, tuple[Config, dict[str, Any], tuple[str, ...]]] = {}
     for config, words, sha256 in zip(configs, overrides, hashes, strict=True):
         run_identity = identity(config, sha256)
-        unique.setdefault(digest(run_identity), (config, run_identity, tuple(words)))
+        run = digest(run_identity)
+        _, first, _ = unique.setdefault(run, (config, run_identity, tuple(words)))
+        if canonical(first) != canonical(run_identity):
+            reason = f"has the hash {run} of another run: {resume.differences(first, run_identity)}"
+            raise ConfigError("seed", config.seed, f"{reason}; give one of them another seed")
     labels = _labels(
         {run: flatten(config.plain()) for run, (config, _, _) in unique.items()}, swept
     )
@@ -140,5 +148,5 @@ def waiting(cells: Sequence[Cell]) -> list[Cell]:
     shard = cells[0].config.shard
     if shard is not None:
         i, n = map(int, shard.split("/"))
-        cells = cells[i - 1 :: n]
+        cells = [cells[k] for k in deal([cost(cell.config) for cell in cells], n)[i - 1]]
     return [cell for cell in cells if resume.finished(cell.folder, cell.config) is None]

@@ -68,6 +68,17 @@ def claim(folder: Path, minutes: float) -> Iterator[None]:
                 path.unlink()
 
 
+def is_held(folder: Path, minutes: float) -> bool:
+    """Whether a living process holds the lock of a run's folder; removes a stale lock."""
+    if not (folder / LOCK_FILE).exists():
+        return False
+    try:
+        _remove_if_stale(folder / LOCK_FILE, 60 * minutes)
+    except LockHeld:
+        return True
+    return False
+
+
 def _acquire(path: Path, minutes: float) -> bytes:
     """Make the lock file; returns its content."""
     content = Owner.this_process().encode()

@@ -139,7 +139,7 @@ class Pool:
         cell, process.cell = process.cell, None
         assert cell is not None
         if word == "done":
-            end = _end_of(value)
+            end = end_of(value)
         elif word == "held":
             end = RunEnd("held", cause=value)
         else:
@@ -180,7 +180,7 @@ class Pool:
             process.close()
 
 
-def _end_of(info: dict[str, Any]) -> RunEnd:
+def end_of(info: dict[str, Any]) -> RunEnd:
     """The end of a run that wrote its run.json itself."""
     if info["status"] == "interrupted":
         return RunEnd("interrupted", info, info["error"] or "")

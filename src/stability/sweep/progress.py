@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stability import shell
-from stability.config.knobs import Config
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
+from stability.sweep.shards import cost
 
 T = TypeVar("T")
 
@@ -143,17 +143,6 @@ class Display:
         left = f"{duration(elapsed / done * (1 - done))} left" if done > 0 and elapsed > 1 else ""
         note = "stopping" if self._stopping else left
         self._progress.update(self._sweep, completed=done, description=self._counted(), note=note)
-
-
-def cost(config: Config) -> float:
-    """Relative work of a run: tokens times multiplications per token, about 12 d^2 L + 256 d.
-
-    256 is the order of a vocabulary; the weight of the head need not be exact.
-    """
-    model, train = config.model, config.train
-    width = model.width
-    per_token = 12 * width**2 * config.depth + 256 * width
-    return float((train.steps + 1) * train.batch_size * model.context * per_token)
 
 
 def numbers(row: Mapping[str, Any]) -> str:

@@ -119,7 +119,7 @@ def refuse_other(identity: Mapping[str, Any], config: Config, folder: Path) -> N
     there = info["identity"]
     asked = json.loads(json.dumps(identity))
     if there != asked:
-        reason = f"{folder} holds another run: {_differences(there, asked)}"
+        reason = f"{folder} holds another run: {differences(there, asked)}"
         raise ConfigError("name", config.name, reason)
     now = config.train.steps
     if before not in (None, now):
@@ -147,7 +147,8 @@ def _steps(folder: Path) -> int | None:
     return steps
 
 
-def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+def differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """The keys in which two identities differ, with both values."""
     absent = "(none)"
     changes = [
         f"{key} is {there.get(key, absent)} there, {asked.get(key, absent)} here"

@@ -85,6 +85,7 @@ def conclude(
         console.print(_table(cells, found.runs.set_index("run"), ends, console.width))
         for reason in found.damaged.values():
             console.print(f"{escape(reason)}; delete its folder to run it again")
+    interrupted = any(_kind(cell, ends) == "interrupted" for cell in cells)
     failed = [cell for cell in cells if _kind(cell, ends) == "failed"]
     for cell in failed:
         console.print(_failure(cell, ends[cell.run]), soft_wrap=True)
@@ -97,12 +98,14 @@ def conclude(
         typed = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
         again = shlex.join([*typed, f"name={sweep.name}"])
         console.print(f"resume:  python -m stability.run {again}", soft_wrap=True, markup=False)
-    elif failed or stopped is not None:
+    elif failed or interrupted or stopped is not None:
         console.print("resume:  the same command again; it runs only what is not finished")
     if stopped is not None:
         raise NonzeroExit(128 + (stopped if stopped == signal.SIGINT else signal.SIGTERM))
     if failed:
         raise NonzeroExit(FAILED)
+    if interrupted:  # a job of a launcher, by a signal of its own
+        raise NonzeroExit(128 + signal.SIGTERM)
 
 
 def _kind(cell: Cell, ends: Mapping[str, RunEnd]) -> str | None:

@@ -57,6 +57,7 @@ def run(config: Config, folder: Path, report: Report, execute: str) -> dict[str,
         lock.LockHeld: another process has its lock.
         Exception: what ended the run early.
     """
+    shell.allow_deep_stack()
     with lock.claim(folder, config.lock_minutes), _stop_request() as stop:
         if (info := resume.prepare(folder, config)) is not None:
             return info
@@ -75,6 +76,9 @@ def _stop_request() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        for each in dict.fromkeys(received):
+            if callable(handlers[signal.Signals(each)]):  # a launcher's: ends or requeues its job
+                signal.raise_signal(each)
 
 
 def check(configs: Sequence[Config]) -> int:
