@@ -106,7 +106,7 @@ assert callable(stability.load) and "torch" not in sys.modules
 
 
 def test_every_command_is_a_module_that_can_be_run():
-    for name in ("run", "plot", "claims", "theory", "replay", "bench"):
+    for name in ("run", "plot", "claims", "theory", "replay", "bench", "work", "status"):
         found = importlib.util.find_spec(f"stability.{name}")
         assert found is not None
         main = Path(str(found.origin))

@@ -18,6 +18,8 @@ class Flags(argparse.Namespace):
     """Every KEY=VALUE."""
     config_dirs: list[Path] = field(default_factory=list)
     cfg: str | None = None
+    plan: bool = False
+    """Write the plan of the sweep and run nothing."""
     help: bool = False
     hydra_help: bool = False
     multirun: bool = False
@@ -40,6 +42,7 @@ def parse(words: Sequence[str]) -> Flags:
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("-cd", "--config-dir", dest="config_dirs", action="append", type=Path)
+    parser.add_argument("--plan", action="store_true")
     parser.add_argument("--cfg", choices=["job"])
     flags = Flags()
     _, flags.words = parser.parse_known_args(words, namespace=flags)

@@ -23,6 +23,7 @@ FLAGS = """\
 -m, --multirun       may be left out: one run is a sweep of one
 --config-dir DIR     more options in DIR/<group>/*.yaml; the modules in DIR may be built
 --cfg job            print the composed config of one run (one value for each key) and stop
+--plan               write the checked sweep for python -m stability.work SWEEP and stop
 -h, --help           this text
 --hydra-help         print the launchers of Hydra, with their keys
 hydra/launcher=NAME  procs (processes on this machine) or any launcher that Hydra knows"""

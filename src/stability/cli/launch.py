@@ -1,5 +1,6 @@
 """From a command line to the end of its sweep."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from stability.cli.refusal_text import Refused
 from stability.config import instantiate
 from stability.config.knobs import ConfigError
 from stability.config.rules import validate
-from stability.sweep import devices, grid, pool, progress, summary, worker_process
+from stability.sweep import devices, grid, plan_file, pool, progress, summary, worker_process
 from stability.sweep.grid import Cell
 
 
@@ -44,11 +45,31 @@ def launch(flags: Flags) -> int:
         if config.shard is not None and not named:
             legal = "needs name=NAME: without it each shard makes a sweep of its own"
             raise ConfigError("shard", config.shard, legal)
+        if flags.plan:
+            _write_plan(cells, launcher, flags.config_dirs)
+            return 0
         try:
             run_cells(cells, launcher, flags.config_dirs, named)
         except summary.NonzeroExit as finished:
             return finished.code
     return 0
+
+
+def _write_plan(
+    cells: Sequence[Cell], launcher: DictConfig | None, config_dirs: Sequence[Path]
+) -> None:
+    """Check what is not finished, and write the plan of the whole sweep."""
+    if launcher is not None:
+        raise Refused("--plan", "has no launcher: start python -m stability.work SWEEP by yours")
+    if cells[0].config.shard is not None:
+        raise ConfigError("shard", cells[0].config.shard, "has no effect: --plan")
+    if waiting := grid.waiting(cells):
+        worker_process.check_and_count_gpus(waiting, config_dirs)
+    grid.make_folder(cells[0].config)
+    path = plan_file.write(cells, config_dirs)
+    print(f"{path}: {len(cells)} runs, {len(cells) - len(waiting)} done already")
+    print(f"run:    python -m stability.work {shlex.quote(str(path.parent))}")
+    print(f"status: python -m stability.status {shlex.quote(str(path.parent))}")
 
 
 def _config(request: plan.Request, composer: compose.Composer) -> str:

@@ -318,7 +318,7 @@ class Config:
     fail_fast: bool = knob(False, "stop the sweep at the first failed run", FLAG, identity=False)
     shard: str | None = knob(
         None,
-        "do every n-th run of the grid, from the i-th on: i/n",
+        "do the i-th of n parts of the grid, which cost about the same: i/n",
         optional(
             Legal(
                 "i/n with 1 <= i <= n",

@@ -9,7 +9,7 @@ what this file does.)
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -74,6 +74,9 @@ class Pool:
         self._isolate, self._fail_fast = isolate, fail_fast
         self._stopping = False
         self._signals: list[int] = []
+        self._ended = 0
+        self._exhausted_at: int | None = None
+        """Runs that had ended when there was no further one."""
         self.ends: dict[str, RunEnd] = {}
         """By the cell's hash; a cell that was never started has none."""
 
@@ -85,15 +88,30 @@ class Pool:
     def run(self, cells: Sequence[Cell]) -> None:
         """Execute all cells; ends early on a signal, or on a failure with `fail_fast`."""
         queue = deque(cells)
+        self.run_from(lambda: queue.popleft() if queue else None)
+
+    def run_from(self, take: Callable[[], Cell | None]) -> None:
+        """Execute what `take` gives, until it gives None and no run goes on."""
         with self._catching_signals():
             try:
-                while (queue or self._busy()) and not self._must_stop():
-                    for process in self._workers:
-                        if queue and process.cell is None:
-                            self._start(process, queue.popleft())
+                while not self._must_stop() and (self._fill(take) or self._busy()):
                     self._receive()
             finally:
                 self._stop()
+
+    def _fill(self, take: Callable[[], Cell | None]) -> bool:
+        """Give each idle worker a run; whether one got a run. Asks again only after an end."""
+        if self._exhausted_at == self._ended:
+            return False
+        filled = False
+        for process in self._workers:
+            if process.cell is None:
+                if (cell := take()) is None:
+                    self._exhausted_at = self._ended
+                    break
+                self._start(process, cell)
+                filled = True
+        return filled
 
     def _start(self, process: WorkerProcess, cell: Cell) -> None:
         """Start a run; if its worker cannot be started, this run alone fails."""
@@ -157,6 +175,7 @@ class Pool:
 
     def _record(self, cell: Cell, end: RunEnd) -> None:
         self.ends[cell.run] = end
+        self._ended += 1
         self._observer.ended(cell, end)
 
     def _stop(self) -> None:
