@@ -25,6 +25,7 @@ from torch import nn
 
 from stability.config.names import KINDS
 from stability.parts.precision import PRECISIONS
+from stability.recording.external.presets import AUTO, found_blocks
 from stability.recording.external.processes import Processes
 from stability.recording.external.recording import Recording, StepMode
 from stability.recording.external.run_writer import RunWriter
@@ -64,7 +65,7 @@ def record(
     Args:
         model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
         out: the run's folder; must not hold a run already.
-        sites: pattern of module names, see `sites.matching`.
+        sites: pattern of module names, see `sites.matching`, or ``auto``.
         every: steps between recordings.
         ring: steps before the first non-finite one that are written as well, whatever ``every``
             says; costs a recording at every step.
@@ -91,7 +92,8 @@ def record(
         FileExistsError: ``out`` holds a run.
     """
     _check(model, every, ring, kinds, token_dim, steps, loss_scale)
-    found, plain_settings = matching(model, sites), _plain(settings or {})
+    found = found_blocks(model) if sites == AUTO else matching(model, sites)
+    plain_settings = _plain(settings or {})
     folder = Path(out)
     _refuse_run(folder, overwrite)
     processes = Processes.joined(str(folder.resolve()))
