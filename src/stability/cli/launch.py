@@ -1,6 +1,6 @@
 """From a command line to the end of its sweep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -39,11 +39,7 @@ def launch(flags: Flags) -> int:
         launcher = hydra_launcher.config_of(request, composer)
         cells = plan.cells(request, composer)
         named = cells[0].config.name != name
-        try:
-            run_cells(cells, launcher, flags.config_dirs, named)
-        except summary.NonzeroExit as finished:
-            return finished.code
-    return 0
+        return run_cells(cells, launcher, flags.config_dirs, named)
 
 
 def _config(request: plan.Request, composer: compose.Composer) -> str:
@@ -58,7 +54,7 @@ def _config(request: plan.Request, composer: compose.Composer) -> str:
 
 def run_cells(
     cells: Sequence[Cell], launcher: DictConfig | None, config_dirs: Sequence[Path], named: bool
-) -> None:
+) -> int:
     """Run what is not finished yet, and print how all of it ended.
 
     Args:
@@ -67,24 +63,27 @@ def run_cells(
         config_dirs: the user's folders.
         named: whether the user chose the sweep's name.
 
+    Returns:
+        The exit code.
+
     Raises:
         ConfigError: an option cannot be built or the folder cannot be made; nothing is written.
-        NonzeroExit: the command's exit code is not 0.
     """
     console = progress.console()
     waiting = grid.waiting(cells)
     gpus = worker_process.check_and_count_gpus(waiting, config_dirs) if waiting else 0
     grid.make_folder(cells[0].config)
     summary.announce(cells, waiting, console)
-    if not waiting:
-        summary.conclude(cells, {}, named, None, console)
-    elif launcher is not None:
-        summary.conclude(cells, hydra_launcher.launch(waiting, launcher), named, None, console)
-    else:
+    ends: Mapping[str, pool.RunEnd] = {}
+    stopped_by = None
+    if waiting and launcher is not None:
+        ends = hydra_launcher.launch(waiting, launcher)
+    elif waiting:
         settings = devices.worker_settings(waiting, config_dirs, gpus)
         config = waiting[0].config
         with progress.Display(waiting, console) as display:
             runs = pool.Pool(settings, display, isolate=config.isolate, fail_fast=config.fail_fast)
             runs.run(waiting)
         ends = {c.run: runs.ends.get(c.run, pool.RunEnd("waiting")) for c in waiting}
-        summary.conclude(cells, ends, named, runs.stopped_by, console)
+        stopped_by = runs.stopped_by
+    return summary.conclude(cells, ends, named, stopped_by, console)
