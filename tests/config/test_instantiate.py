@@ -170,12 +170,12 @@ def test_what_external_code_raises_is_a_refusal_of_the_key_that_brought_it_in(er
     assert refused.value.__cause__ is error
 
 
-def test_a_built_in_class_refuses_by_a_value_error_and_its_other_errors_are_bugs():
+def test_a_built_in_class_refuses_by_refused_argument_and_its_other_errors_are_bugs():
     running = ("norm.build._target_", "stability.parts.norms.RMSNorm", "fails")
     with pytest.raises(ConfigError) as refused, instantiate.refusing_errors_of(*running):
-        raise ValueError("its words")
+        raise instantiate.RefusedArgument("its words")
     assert refused.value.value == running[1] and refused.value.reason == "fails: its words"
-    for error in (KeyError("bug"), TypeError("bug"), SystemExit(3)):
+    for error in (ValueError("bug"), KeyError("bug"), TypeError("bug"), SystemExit(3)):
         with pytest.raises(type(error)) as raised, instantiate.refusing_errors_of(*running):
             raise error
         assert raised.value is error

@@ -177,3 +177,20 @@ def test_a_part_that_breaks_is_refused_by_the_key_that_names_it(mine, group, tar
 def test_tf32_is_refused_where_there_are_no_tensor_cores():
     with pytest.raises(ConfigError, match="tf32=True: has no effect: the device is cpu"):
         preflight.check(make_config({"tf32": True}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("betas", [0.9], "betas must be two numbers"),
+        ("betas", [0.9, 1.0], "betas must be two numbers"),
+        ("betas", [-0.1, 0.9], "betas must be two numbers"),
+        ("eps", -1.0, "eps must be >= 0"),
+    ],
+)
+def test_adam_refuses_arguments_that_are_set_below_build(name, value, said):
+    config = make_config()
+    config.optimizer.build[name] = value
+    with pytest.raises(ConfigError) as refused:
+        preflight.check(config)
+    assert refused.value.key == "optimizer.build" and said in refused.value.reason

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,18 @@ ROOT = Path(__file__).parents[2]
 SECTION = (
     (ROOT / "CONTRIBUTING.md").read_text().partition("## A statistic")[2].partition("\n## ")[0]
 )
-STEPS = re.findall(r"^\d\. `(\S+\.py)`.*?```python\n(.*?)\n +```", SECTION, re.M | re.S)
+STEPS = {
+    name: [
+        textwrap.dedent(code).strip() for code in re.findall(r"```python\n(.*?)\n +```", body, re.S)
+    ]
+    for name, body in re.findall(r"^\d\. `(\S+\.py)`(.*?)(?=^\d\. |\Z)", SECTION, re.M | re.S)
+}
+"""File -> what the section adds to it: a count and a value."""
 BEFORE = {
-    "src/stability/results/statistics.py": '    Field("zeros"',
-    "src/stability/recording/stats.py": '        "zeros": zeros',
+    "src/stability/results/statistics.py": '    Field(\n        "zeros"',
     "tests/slow_statistics.py": '        "zeros": int(',
 }
-"""File -> the beginning of the line above which the step's line goes."""
+"""File -> the beginning of the line above which its additions go."""
 
 RECORD = """
 import torch, stability
@@ -29,14 +35,17 @@ from stability.results.parquet import read
 from pathlib import Path
 
 model = torch.nn.Sequential(torch.nn.Linear(4, 4))
-wanted = int((model[0].weight < 0).sum())
+weight = model[0].weight.detach().double()
+negative, cubic_mean = int((weight < 0).sum()), weight.abs().pow(3).mean() ** (1 / 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with stability.record(model, "run", sites=r"(\\d+)"):
     model(torch.ones(2, 3, 4)).sum().backward()
     optimizer.step()
-rows = stability.load("run").query("kind == 'weight'").set_index("site")["negative"]
-assert rows["weight"] == wanted
-assert read(Path("old"), "layers")["negative"].to_pylist() == [None]
+rows = stability.load("run").query("kind == 'weight'").set_index("site").loc["weight"]
+assert rows["negative"] == negative
+assert abs(rows["cubic_mean"] / cubic_mean - 1) < 1e-12
+for name in ("negative", "cubic_mean"):
+    assert read(Path("old"), "layers")[name].to_pylist() == [None]
 """
 
 
@@ -48,12 +57,12 @@ def copy(tmp_path_factory) -> Path:
     (made / "tests").mkdir()
     for name in ("slow_statistics.py", "recording/test_stats.py"):
         shutil.copy(ROOT / "tests" / name, made / "tests")
-    for name, line in STEPS:
+    for name, additions in STEPS.items():
         text = (made / name).read_text()
         assert text.count(BEFORE[name]) == 1
         indent = BEFORE[name][: -len(BEFORE[name].lstrip())]
-        new = f"{indent}{line.strip()},\n{BEFORE[name]}"
-        (made / name).write_text(text.replace(BEFORE[name], new))
+        added = "".join(textwrap.indent(f"{code},\n", indent) for code in additions)
+        (made / name).write_text(text.replace(BEFORE[name], added + BEFORE[name]))
     return made
 
 
@@ -63,21 +72,27 @@ def python(copy: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
 
 
-def test_it_costs_one_field_one_line_and_its_twin():
-    assert [name for name, _ in STEPS] == list(BEFORE)
-    assert all("\n" not in line for _, line in STEPS)
+def test_it_costs_one_field_and_its_twin():
+    assert list(STEPS) == list(BEFORE)
+    assert [len(additions) for additions in STEPS.values()] == [2, 2]
+    assert all(code.startswith("Field(") for code in STEPS["src/stability/results/statistics.py"])
 
 
 def test_a_new_statistic_is_measured_merged_and_checked_against_its_twin(copy):
     chosen = "definition or chunks or merge or many or non_finite"
     done = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "tests")
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("held < 0", "held <= 0"), ("y) ** 3", "y) ** 2")])
+def test_a_twin_that_differs_from_the_new_statistic_is_noticed(copy, right, wrong):
     twin = copy / "tests" / "slow_statistics.py"
-    right = twin.read_text()
-    twin.write_text(right.replace("held < 0", "held <= 0"))
+    text = twin.read_text()
+    assert text.count(right) == 1
+    twin.write_text(text.replace(right, wrong))
     done = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "merge", "tests")
-    twin.write_text(right)
-    assert done.returncode == 1, "a twin that says otherwise must be noticed"
+    twin.write_text(text)
+    assert done.returncode == 1, done.stdout
 
 
 def test_a_new_statistic_is_a_column_of_new_runs_and_null_in_old_ones(copy):

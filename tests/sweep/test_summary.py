@@ -11,7 +11,7 @@ from rich.console import Console
 from stability.config.knobs import Config
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
-from stability.sweep.summary import COLUMNS, NonzeroExit, conclude
+from stability.sweep.summary import COLUMNS, conclude
 from synthetic import write_sweep
 
 LONG = {"norm": ["pre", "post", "none"], "norm_type": ["layernorm"], "activation": ["gelu"]}
@@ -30,11 +30,7 @@ def cells(tmp_path):
 def printed(cells, ends=None, width=80, named=True, stopped=None):
     """What the summary prints; and its exit code."""
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    code = 0
-    try:
-        conclude(cells, ends or {}, named, stopped, console)
-    except NonzeroExit as finished:
-        code = finished.code
+    code = conclude(cells, ends or {}, named, stopped, console)
     return console.file.getvalue(), code
 
 

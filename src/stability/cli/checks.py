@@ -5,10 +5,8 @@ What needs torch (the classes to build, the device) is checked afterwards, in
 """
 
 import itertools
-import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +55,9 @@ def _refuse_keys_without_effect(configs: Sequence[Config], given: Mapping[str, A
 
 def _has_norm(config: Config) -> bool:
     """Whether the placement asks for a norm in any block, or at the end of the stack."""
-    build = json.dumps(config.norm.build, sort_keys=True)
-    return _asks_for_norm(build, config.depth, config.model.sublayers)
-
-
-@cache
-def _asks_for_norm(build: str, depth: int, sublayers: str) -> bool:
-    node = json.loads(build)
-    for place in itertools.product(range(depth), BLOCK_SUBLAYERS[sublayers]):
-        placement = instantiate.build(node, "norm.build", depth, *place, kind=Placement)
+    node, sublayers = config.norm.build, BLOCK_SUBLAYERS[config.model.sublayers]
+    for place in itertools.product(range(config.depth), sublayers):
+        placement = instantiate.build(node, "norm.build", config.depth, *place, kind=Placement)
         what = "its equation cannot be read"
         with instantiate.refusing_errors_of("norm.build._target_", node["_target_"], what):
             if placement.final_norm or norms_used(placement):

@@ -66,7 +66,7 @@ class Composer:
         Raises:
             ConfigError: an option or a key does not exist, or a reference cannot be resolved.
         """
-        options = [f"{a.key}={a.text}" for a in assignments if a.key in GROUPS]
+        options = [a.word for a in assignments if a.key in GROUPS]
         base, choices = self._base(tuple(options))
         config = copy.deepcopy(base)
         for assignment in assignments:

@@ -48,11 +48,7 @@ def launch(flags: Flags) -> int:
         if flags.plan:
             _write_plan(cells, launcher, flags.config_dirs)
             return 0
-        try:
-            run_cells(cells, launcher, flags.config_dirs, named)
-        except summary.NonzeroExit as finished:
-            return finished.code
-    return 0
+        return run_cells(cells, launcher, flags.config_dirs, named)
 
 
 def _write_plan(
@@ -84,7 +80,7 @@ def _config(request: plan.Request, composer: compose.Composer) -> str:
 
 def run_cells(
     cells: Sequence[Cell], launcher: DictConfig | None, config_dirs: Sequence[Path], named: bool
-) -> None:
+) -> int:
     """Run what is not finished yet, and print how all of it ended.
 
     Args:
@@ -93,26 +89,27 @@ def run_cells(
         config_dirs: the user's folders.
         named: whether the user chose the sweep's name.
 
+    Returns:
+        The exit code.
+
     Raises:
         ConfigError: an option cannot be built or the folder cannot be made; nothing is written.
-        NonzeroExit: the command's exit code is not 0.
     """
     console = progress.console()
     waiting = grid.waiting(cells)
     gpus = worker_process.check_and_count_gpus(waiting, config_dirs) if waiting else 0
     grid.make_folder(cells[0].config)
     summary.announce(cells, waiting, console)
-    if not waiting:
-        summary.conclude(cells, {}, named, None, console)
-    elif launcher is not None:
-        found: dict[str, pool.RunEnd] = {}
-        stopped = hydra_launcher.launch(waiting, launcher, found, console)
-        summary.conclude(cells, found, named, stopped, console)
-    else:
+    ends: dict[str, pool.RunEnd] = {}
+    stopped_by = None
+    if waiting and launcher is not None:
+        stopped_by = hydra_launcher.launch(waiting, launcher, ends, console)
+    elif waiting:
         settings = devices.worker_settings(waiting, config_dirs, gpus)
         config = waiting[0].config
         with progress.Display(waiting, console) as display:
             runs = pool.Pool(settings, display, isolate=config.isolate, fail_fast=config.fail_fast)
             runs.run(waiting)
         ends = {c.run: runs.ends.get(c.run, pool.RunEnd("waiting")) for c in waiting}
-        summary.conclude(cells, ends, named, runs.stopped_by, console)
+        stopped_by = runs.stopped_by
+    return summary.conclude(cells, ends, named, stopped_by, console)

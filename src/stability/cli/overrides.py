@@ -43,6 +43,11 @@ class Assignment(NamedTuple):
     adds: bool
     """Whether the key may be new (``+key=value``)."""
 
+    @property
+    def word(self) -> str:
+        """From this word Hydra composes the same again; ``++`` sets a key, new or not."""
+        return f"{'' if self.key in GROUPS else '++'}{self.key}={self.text}"
+
 
 @dataclass(frozen=True)
 class Setting:

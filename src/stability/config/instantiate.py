@@ -24,6 +24,10 @@ _option = "allow=[MODULE]"
 """How the user of this command allows another module."""
 
 
+class RefusedArgument(ValueError):
+    """A class of this package refuses an argument, which becomes a refusal of the config's key."""
+
+
 def allow(*modules: str, option: str | None = None) -> None:
     """Let configs build classes of these modules and of the modules below them.
 
@@ -61,8 +65,8 @@ def refuse_missing(modules: Sequence[str]) -> None:
 def refusing_errors_of(key: str, target: str, what: str, value: object = None) -> Iterator[None]:
     """Turn an error of the user's code into a refusal of the key that named this code.
 
-    A ValueError is how a class refuses an argument, so it becomes a refusal for every class. Any
-    other error of a class of this package is a bug and passes.
+    A class of this package refuses an argument by `RefusedArgument`; its other errors are bugs and
+    pass.
 
     Args:
         key: the key that named this code.
@@ -78,12 +82,11 @@ def refusing_errors_of(key: str, target: str, what: str, value: object = None) -
         yield
     except ConfigError:
         raise
-    except ValueError as error:
-        raise ConfigError(key, value, f"{what}: {error}") from error
     except (Exception, SystemExit) as error:
-        if target.partition(".")[0] == PACKAGE:
+        if target.partition(".")[0] == PACKAGE and not isinstance(error, RefusedArgument):
             raise
-        raise ConfigError(key, value, f"{what}: {type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ConfigError(key, value, f"{what}: {kind}{error}") from error
 
 
 def is_allowed(target: str) -> bool:
@@ -100,13 +103,13 @@ def _imported(module: str) -> ModuleType:
     """A module by its dotted name.
 
     Raises:
-        ValueError: there is no such module. An error inside an existing one passes.
+        RefusedArgument: there is no such module. An error inside an existing one passes.
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if f"{module}.".startswith(f"{error.name}."):
-            raise ValueError(error) from error
+            raise RefusedArgument(error) from error
         raise
 
 
@@ -122,7 +125,7 @@ def resolve(target: str, key: str) -> type:
     with refusing_errors_of(f"{key}._target_", target, "cannot be imported"):
         home = _imported(module)
         if not hasattr(home, name):
-            raise ValueError(f"module {module!r} has no attribute {name!r}")
+            raise RefusedArgument(f"module {module!r} has no attribute {name!r}")
         found = getattr(home, name)
     if not isinstance(found, type):
         raise ConfigError(f"{key}._target_", target, "must name a class")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stability.config.instantiate import refusing_errors_of
+from stability.config.instantiate import RefusedArgument, refusing_errors_of
 from stability.config.knobs import Config, ConfigError
 from stability.config.names import BLOCK_SUBLAYERS, EMBED_LAYER, Key
 from stability.model.build import activation_of, device_of, init_of, parts_of, update_rule_of
@@ -135,4 +135,4 @@ def _try_optimizer(config: Config, branches: Branches) -> None:
 
 def _require_finite_nonnegative(factor: Any) -> None:
     if not 0 <= float(factor) < math.inf:
-        raise ValueError(f"is {factor}, must be finite and >= 0")
+        raise RefusedArgument(f"is {factor}, must be finite and >= 0")

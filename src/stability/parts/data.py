@@ -197,12 +197,16 @@ def _cached(build: str, stamps: tuple[tuple[int, int], ...]) -> Source:
     with instantiate.refusing_errors_of("data.build", node["_target_"], "is incomplete", build):
         for name in ("train", "val"):
             if not hasattr(made, name):
-                raise ValueError(f"{type(made).__name__} has no attribute {name!r}")
+                raise instantiate.RefusedArgument(
+                    f"{type(made).__name__} has no attribute {name!r}"
+                )
         for tokens in (made.train, made.val):
             if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-                raise ValueError("its tokens must be 1-D arrays of whole numbers")
+                raise instantiate.RefusedArgument("its tokens must be 1-D arrays of whole numbers")
         if not 0 <= made.pad < made.vocab:
-            raise ValueError(f"it pads with {made.pad}, but has {made.vocab} symbols")
+            raise instantiate.RefusedArgument(
+                f"it pads with {made.pad}, but has {made.vocab} symbols"
+            )
     return made
 
 

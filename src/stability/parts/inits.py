@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Self
 
+from stability.config.instantiate import RefusedArgument
 from stability.config.names import SUBLAYER_KINDS
 from stability.parts.placements import Placement
 
@@ -72,7 +73,7 @@ class Normal(Init):
 
     def __init__(self, std: float) -> None:
         if not std >= 0:
-            raise ValueError("std must be >= 0")
+            raise RefusedArgument("std must be >= 0")
         self.value = std
 
     def std(self, w: Weight) -> float:

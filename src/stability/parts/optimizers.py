@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stability.config.instantiate import RefusedArgument
 from stability.config.knobs import Train
 from stability.config.names import Key
 
@@ -82,11 +83,18 @@ class Adam(UpdateRule):
     Args:
         betas: decay rates of the two moments.
         eps: added to the root of the second.
+
+    Raises:
+        RefusedArgument: a decay rate does not lie in [0, 1), or eps is negative.
     """
 
     rule: type[torch.optim.Adam] = torch.optim.Adam
 
     def __init__(self, betas: list[float], eps: float) -> None:
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise RefusedArgument(f"betas must be two numbers in [0, 1), not {betas}")
+        if not eps >= 0:
+            raise RefusedArgument(f"eps must be >= 0, not {eps}")
         self.betas, self.eps = (betas[0], betas[1]), eps
 
     def make(self, weights: Weights, train: Train, fused: bool) -> list[torch.optim.Optimizer]:

@@ -5,13 +5,13 @@ what the entries hold. Vectors of parts merge exactly into that of the whole (`m
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stability.results.statistics import COUNTS, FIELDS, INDEX, OTHERS, VALUES
+from stability.results.statistics import FIELDS, INDEX, OTHERS, Entries, count
 
 NUMEL, NONFINITE, ABSMAX, MEAN, VAR, FIRST_SHARE, TOKEN_RMS_MEDIAN = (
     INDEX[name]
@@ -40,48 +40,43 @@ def _moments(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         (N, fields), where only the fields of all tensors are measured; and (N, T) each: the rms
         over the token's finite entries, NaN where there is none, and their number.
     """
-    limits, entries = torch.finfo(x_NTE.dtype), x_NTE.shape[1] * x_NTE.shape[2]
-    if not entries:
+    if not (numel := x_NTE.shape[1] * x_NTE.shape[2]):
         return _nothing(x_NTE)
+    limits = torch.finfo(x_NTE.dtype)
     mag = x_NTE.abs()
     finite = mag <= limits.max  # false for NaN
     n_NT = finite.sum(-1)
     n = n_NT.sum(-1)
-    zeros = _count(mag == 0)
     x = torch.nan_to_num(x_NTE, 0.0, 0.0, 0.0)
     # Compiled by torch 2.13 for a CPU, the maximum of an fp16 or bf16 tensor is a wrong number.
     size = to_fp64(x).abs() if torch.compiler.is_compiling() else x.abs()
     scale = to_fp64(size.amax((1, 2)))
     x = to_fp64(x) / torch.where(scale > 0, scale, 1.0)[:, None, None]
     flat = x.flatten(1)
-    mean = flat.sum(1) / n.clamp(min=1)
-    # Non-finite entries have become zeros: subtract their share of the squares.
-    squares_with_zeros = torch.linalg.vector_norm(flat - mean[:, None], 2, dim=1).square()
-    squared_deviations = squares_with_zeros - (entries - n) * mean.square()
-    token_ss = torch.linalg.vector_norm(x, 2, dim=-1).square()
-    counts = {
-        "numel": torch.full_like(n, entries),
-        "nonfinite": entries - n,
-        "zeros": zeros,
-        "subnormal": _count(mag < limits.tiny) - zeros,
-        "near_max": _count(finite & (mag >= limits.max / 2)),
-    }
-    values = {
-        "absmax": scale,
-        "mean": mean,
-        "var": squared_deviations.clamp(min=0),
-        "rms": token_ss.sum(-1),
-        "absmean": torch.linalg.vector_norm(flat, 1, dim=1),
-    }
-    return _stacked(counts, values), (token_ss / n_NT).sqrt() * scale[:, None], n_NT
+    entries = Entries(
+        held_NTE=x_NTE,
+        mag_NTE=mag,
+        finite_NTE=finite,
+        tiny=limits.tiny,
+        max=limits.max,
+        numel=torch.full_like(n, numel),
+        nonfinite=numel - n,
+        zeros=count(mag == 0),
+        scale=scale,
+        scaled_NE=flat,
+        mean=flat.sum(1) / n.clamp(min=1),
+        token_squares_NT=torch.linalg.vector_norm(x, 2, dim=-1).square(),
+    )
+    return _vectors(entries), (entries.token_squares_NT / n_NT).sqrt() * scale[:, None], n_NT
 
 
-def _stacked(counts: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
-    """Vectors, (N, fields), from what was measured of all N tensors; other fields are NaN."""
-    values_VN = torch.stack([values[name] for name in VALUES])
-    counts_CN = torch.stack([counts[name] for name in COUNTS]).to(values_VN.dtype)
-    others_ON = values_VN.new_full((len(OTHERS), values_VN.shape[1]), math.nan)
-    return torch.cat((counts_CN, values_VN, others_ON)).T
+def _vectors(entries: Entries) -> Tensor:
+    """Every field of all N tensors, (N, fields), in the order of `INDEX`; other fields are NaN."""
+    measured = [(f, f.measure(entries)) for f in FIELDS if f.measure is not None]
+    counts_NC = torch.stack([m for f, m in measured if f.is_count], 1)
+    values_NV = torch.stack([m for f, m in measured if not f.is_count], 1)
+    others_NO = values_NV.new_full((len(values_NV), len(OTHERS)), math.nan)
+    return torch.cat((counts_NC.to(values_NV.dtype), values_NV, others_NO), 1)
 
 
 def _nothing(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,10 +85,6 @@ def _nothing(x_NTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     vectors_NF = x_NTE.new_zeros(len(x_NTE), len(FIELDS), dtype=fp64_dtype(x_NTE.device))
     vectors_NF[:, -len(OTHERS) :] = math.nan
     return vectors_NF, torch.full_like(n_NT, math.nan, dtype=vectors_NF.dtype), n_NT
-
-
-def _count(mask_NTE: Tensor) -> Tensor:
-    return mask_NTE.sum(-1).sum(-1)  # on a CPU several times faster than over both axes at once
 
 
 def merge(parts_KNF: Tensor) -> Tensor:

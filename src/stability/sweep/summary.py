@@ -37,14 +37,6 @@ MIN_NAME_WIDTH = 24
 """Characters that are left for the names of runs, at least."""
 
 
-class NonzeroExit(Exception):
-    """Raised at the end of a sweep in which a run failed or that was stopped."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit code {code}")
-        self.code = code
-
-
 def announce(cells: Sequence[Cell], waiting: Sequence[Cell], console: Console) -> None:
     """Print how many runs there are, and how many are done already."""
     infos = [resume.read(cell.folder) for cell in waiting]
@@ -64,7 +56,7 @@ def conclude(
     named: bool,
     stopped: int | None,
     console: Console,
-) -> None:
+) -> int:
     """Print how every run ended, and how to go on.
 
     Args:
@@ -74,8 +66,8 @@ def conclude(
         stopped: the signal that ended the sweep, if one did.
         console: where to print.
 
-    Raises:
-        NonzeroExit: a run has failed, or the sweep was stopped.
+    Returns:
+        The exit code: 0, `FAILED` where a run has failed, 128 + the signal that ended the sweep.
     """
     sweep = cells[0].folder.parent
     if any((cell.folder / RUN_FILE).exists() for cell in cells):
@@ -101,11 +93,10 @@ def conclude(
     elif failed or interrupted or stopped is not None:
         console.print("resume:  the same command again; it runs only what is not finished")
     if stopped is not None:
-        raise NonzeroExit(128 + (stopped if stopped == signal.SIGINT else signal.SIGTERM))
+        return 128 + (stopped if stopped == signal.SIGINT else signal.SIGTERM)
     if failed:
-        raise NonzeroExit(FAILED)
-    if interrupted:  # a job of a launcher, by a signal of its own
-        raise NonzeroExit(128 + signal.SIGTERM)
+        return FAILED
+    return 128 + signal.SIGTERM if interrupted else 0  # a job of a launcher, by its own signal
 
 
 def _kind(cell: Cell, ends: Mapping[str, RunEnd]) -> str | None:
