@@ -24,6 +24,7 @@ FLAGS = """\
 --config-dir DIR     more options in DIR/<group>/*.yaml; the modules in DIR may be built
 --cfg job            print the composed config of one run (one value for each key) and stop
 -h, --help           this text
+--version            print the version
 --hydra-help         print the launchers of Hydra, with their keys
 hydra/launcher=NAME  procs (processes on this machine) or any launcher that Hydra knows"""
 
