@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -50,5 +51,11 @@ def test_every_dependency_has_an_exact_release_in_the_constraints():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)
-    needed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
-    assert {bare(n) for n in needed} <= {bare(line) for line in pinned}
+    needed = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
+    assert {bare(n) for n in needed} - {"stability"} <= {bare(line) for line in pinned}
+
+
+def test_what_develops_and_tests_installs_every_extra():
+    extras = set(PROJECT["optional-dependencies"]) - {"dev"}
+    (own,) = [n for n in PROJECT["optional-dependencies"]["dev"] if n.startswith("stability[")]
+    assert set(own.removeprefix("stability[").removesuffix("]").split(",")) == extras

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from stability import shell
 
-COMMANDS = ("run", "plot", "claims", "theory", "bench", "replay")
+COMMANDS = ("run", "plot", "claims", "theory", "bench", "replay", "compare", "export")
 SMALL = ["depth=1,2", "model.width=8", "model.heads=1", "train.steps=0", "train.batch_size=1"]
 
 
@@ -35,6 +36,13 @@ def test_help_into_a_closed_pipe_is_no_error(name, unbuffered):
     stderr, code = into_closed_pipe([f"stability.{name}", "--help"], PYTHONUNBUFFERED=unbuffered)
     assert stderr == ""
     assert code in (shell.BROKEN_PIPE, 0)  # argparse ignores the error if it can
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_our_version(name):
+    command = [sys.executable, "-m", f"stability.{name}", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"stability {version('stability')}\n"
 
 
 def test_a_list_into_a_closed_pipe_is_no_error():

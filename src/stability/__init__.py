@@ -1,24 +1,32 @@
 """Gradient stability of deep Transformers: sweep, train, record, plot.
 
-`load` reads what a sweep left on disk and `record` records a model in an external loop. Both
-are imported when first used, so that reading tables needs no torch and plotting starts fast.
+`load` reads what a sweep left on disk and `record` records a model in an external loop. Both are
+imported when first used, so that reading tables needs no torch and plotting starts fast.
 """
 
-from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING
 
-__all__ = ["load", "record"]
+__all__ = ["__version__", "load", "record"]
 
+if TYPE_CHECKING:
+    from stability.recording.record import record
+    from stability.results.frames import load
 
-def __getattr__(name: str) -> Any:
-    if name == "load":
-        from stability.results.frames import load
+    __version__: str
+else:
+    _WHERE = {
+        "load": "stability.results.frames",
+        "record": "stability.recording.record",
+    }
 
-        return load
-    if name == "record":
-        from stability.recording.record import record
+    def __getattr__(name):
+        from importlib import import_module, metadata
 
-        return record
-    if name == "__version__":
-        return version("stability")
-    raise AttributeError(f"module 'stability' has no attribute {name!r}")
+        if name in _WHERE:
+            return getattr(import_module(_WHERE[name]), name)
+        if name == "__version__":
+            return metadata.version("stability")
+        raise AttributeError(f"module 'stability' has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -93,9 +93,8 @@ NUMBERS = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m stability.bench",
-        description="Time recorded and unrecorded steps in turn, in one process; give their ratio.",
+    parser = shell.command_parser(
+        "bench", "Time recorded and unrecorded steps in turn, in one process; give their ratio."
     )
     for name, (default, what) in NUMBERS.items():
         parser.add_argument(

@@ -75,11 +75,7 @@ def _complain(reason: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m stability.plot",
-        allow_abbrev=False,
-        description="Draw the figures of every sweep found below PATH.",
-    )
+    parser = shell.command_parser("plot", "Draw the figures of every sweep found below PATH.")
     parser.add_argument(
         "path", type=Path, metavar="PATH", help="a run, a sweep, or a folder of them"
     )

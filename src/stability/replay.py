@@ -7,7 +7,6 @@ and softmax are operations of their own there. All operations of this second pas
 replay.parquet. ``--dtype`` repeats the step in a second format beside the run's.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -139,7 +138,7 @@ def broken_by_update(folder: Path) -> str:
 @shell.quiet_exit
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m stability.replay", description=__doc__)
+    parser = shell.command_parser("replay", __doc__)
     parser.add_argument("run", type=Path, help="folder of a run that diverged")
     parser.add_argument("--dtype", choices=DTYPES, help="repeat the step in this format as well")
     parser.add_argument(

@@ -26,6 +26,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
     try:
         chosen = flags.parse(sys.argv[1:] if words is None else words)
+        if chosen.version:
+            print(shell.version_text())
+            return 0
         if chosen.help:
             from stability.cli import help_text
 

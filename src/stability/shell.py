@@ -1,5 +1,6 @@
 """How commands behave in a shell: a closed stdout, Ctrl-C, and processes that outlive a command."""
 
+import argparse
 import functools
 import os
 import resource
@@ -7,8 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 Code = TypeVar("Code", bound=int | None)
@@ -49,6 +50,33 @@ def quiet_exit(main: Callable[P, Code]) -> Callable[P, Code | int]:
             return INTERRUPTED
 
     return inner
+
+
+def version_text() -> str:
+    """What ``--version`` of every command prints."""
+    from importlib.metadata import version  # slow to import, and commands start with this file
+
+    return f"stability {version('stability')}"
+
+
+class ShowVersion(argparse.Action):
+    """``--version``: print the version and exit. The text is made only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(version_text())
+        parser.exit()
+
+
+def command_parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of ``python -m stability.<module>``: options by their full names, --version."""
+    parser = argparse.ArgumentParser(
+        f"python -m stability.{module}", allow_abbrev=False, description=description
+    )
+    parser.add_argument("--version", action=ShowVersion)
+    return parser
 
 
 def _open_closed_streams() -> None:

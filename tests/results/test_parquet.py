@@ -144,6 +144,25 @@ def test_only_keys_are_dictionary_encoded(tmp_path: Path) -> None:
     assert isinstance(frame["site"].dtype, pd.CategoricalDtype)
 
 
+def test_the_hash_of_a_run_is_a_plain_string_and_older_files_that_encode_it_are_read(
+    tmp_path: Path,
+) -> None:
+    assert arrow_schema("layers").field("run").type == pa.string()
+    writer = Writer(tmp_path, "layers", METADATA)
+    writer.append(rows(0))
+    writer.flush()
+    (part,) = parquet.files(tmp_path, "layers")
+    old = pq.read_table(part)
+    pq.write_table(old.set_column(0, "run", old["run"].dictionary_encode()), part)
+    writer.append(rows(1))
+    writer.flush()
+    for close in (False, True):
+        writer.close() if close else None
+        back = read(tmp_path, "layers", filter=pc.field("run") == RUN)
+        assert back["run"].to_pylist() == [RUN] * 6
+        assert back.schema.field("run").type == pa.string()
+
+
 def test_filters_and_columns_select(tmp_path: Path) -> None:
     writer = Writer(tmp_path, "layers", METADATA)
     for step in range(3):

@@ -82,9 +82,8 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m stability.claims",
-        description="Evaluate every claim in experiments/ on the runs found below PATH.",
+    parser = shell.command_parser(
+        "claims", "Evaluate every claim in experiments/ on the runs found below PATH."
     )
     parser.add_argument(
         "path", type=Path, metavar="PATH", nargs="?", default=Path("outputs"),

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -20,6 +19,7 @@ from stability.claims.evaluate import Finding
 from stability.claims.measures import measures
 from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED, Verdict
 from stability.figures.drawing import style
+from stability.figures.drawing.notebook import NotebookFigure
 from stability.figures.drawing.select import CannotDraw
 
 LOOKS: dict[Verdict, tuple[str, str]] = {
@@ -54,8 +54,7 @@ def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
         HEAD + 0.12 * _lines(_meaning(group[0])) + LINE * sum(map(_lines, labels))
         for group, labels in groups
     ]
-    figure = Figure(figsize=(width, sum(heights) + 0.25), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = NotebookFigure(figsize=(width, sum(heights) + 0.25), layout="constrained")
     axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
     for ax, (group, labels) in zip(axes, groups, strict=True):
         _panel(ax, group, labels)

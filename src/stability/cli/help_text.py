@@ -25,6 +25,7 @@ FLAGS = """\
 --cfg job            print the composed config of one run (one value for each key) and stop
 --plan               write the checked sweep for python -m stability.work SWEEP and stop
 -h, --help           this text
+--version            print the version
 --hydra-help         print the launchers of Hydra, with their keys
 hydra/launcher=NAME  procs (processes on this machine) or any launcher that Hydra knows"""
 

@@ -136,7 +136,9 @@ class Writer:
         self._dir, self._table = run_dir, table
         text = {k.encode(): v.encode() for k, v in metadata.items()}
         self._schema = arrow_schema(table).with_metadata(text)
-        self._keys = [f.name for f in self._schema if pa.types.is_dictionary(f.type)]
+        keys = [f.name for f in self._schema if pa.types.is_dictionary(f.type)]
+        self._repeating = ["run", *keys]
+        """Columns of few values, which parquet stores once."""
         self._waiting: list[pa.RecordBatch] = []
         _drop_link(run_dir, table)
         whole = compacted(run_dir, table)
@@ -203,7 +205,7 @@ class Writer:
                 rows.unify_dictionaries(),
                 file,
                 row_group_size=ROW_GROUP,
-                use_dictionary=self._keys,
+                use_dictionary=self._repeating,
                 write_page_checksum=True,
             )
 

@@ -36,7 +36,7 @@ def run_row(folder: Path) -> Row:
     Raises:
         Unreadable: a file is missing, torn or of another kind.
     """
-    state, config = _state(folder / RUN_FILE), _config(folder / CONFIG_FILE)
+    state, config = _state(folder / RUN_FILE), read_config(folder)
     row = dict.fromkeys(KNOWN) | flatten(config) | _scalars(state) | {"folder": folder.name}
     _require(folder / RUN_FILE, row, "data.sha256")
     steps = []
@@ -61,7 +61,13 @@ def _state(path: Path) -> Row:
     return dict(state)
 
 
-def _config(path: Path) -> Row:
+def read_config(folder: Path) -> Row:
+    """A run's config.yaml, as nested plain containers.
+
+    Raises:
+        Unreadable: it is missing, torn or no config.
+    """
+    path = folder / CONFIG_FILE
     with _reading(path):
         config = yaml.load(path.read_text(), LOADER)
     _require(path, config, "choices")

@@ -22,8 +22,11 @@ class Column(NamedTuple):
     required: bool = False
 
 
+_RUN = Column("run", "string", "hash of the run's identity", True)
+"""A plain string, as in ``runs.parquet``: tools that do not join two types can join the tables."""
+
 _KEYS = (
-    Column("run", "key", "hash of the run's identity", True),
+    _RUN,
     Column("step", "int64", "number of updates made before this pass", True),
     Column("layer", "int32", "0-based block; embedding -1, head = depth", True),
     Column("sublayer", "key", "attn, mlp, linear, embed, head, or block: all of a block", True),
@@ -44,7 +47,7 @@ LAYERS = (
 )
 
 STEPS = (
-    Column("run", "key", "hash of the run's identity", True),
+    _RUN,
     Column("step", "int64", "number of updates made before this pass", True),
     Column("tokens", "int64", "tokens of all earlier batches, padding included"),
     Column("loss", "float64", "training loss of this step's batch, nats per token"),

@@ -6,7 +6,6 @@ compares it with every run below PATH at init and prints the errors.
 The errors found at width 256 are in experiments/theory_check.md.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -31,7 +30,7 @@ See experiments/theory_check.md."""
 @shell.quiet_exit
 def main(argv: Sequence[str] | None = None) -> int:
     """The command ``python -m stability.theory check PATH``."""
-    parser = argparse.ArgumentParser("python -m stability.theory")
+    parser = shell.command_parser("theory", None)
     commands = parser.add_subparsers(required=True)
     check = commands.add_parser("check", help="theory against every run below PATH, at step 0")
     check.add_argument("path", type=Path, nargs="?", default=Path("outputs"))

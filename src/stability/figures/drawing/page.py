@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from stability.figures.drawing import style
+from stability.figures.drawing.notebook import NotebookFigure
 
 MAX_PANELS = 60
 
@@ -38,8 +38,7 @@ class Page:
         rows = -(-self.count // self.columns)
         height = self.width / self.columns * self.aspect
         self.height = rows * float(np.clip(height, self.min_height, self.max_height))
-        self.figure = Figure(figsize=(self.width, self.height), layout="constrained")
-        FigureCanvasAgg(self.figure)
+        self.figure = NotebookFigure(figsize=(self.width, self.height), layout="constrained")
         grid = self.figure.subplots(rows, self.columns, squeeze=False).ravel()
         self.axes = list(grid[: self.count])
         for unused in grid[self.count :]:
