@@ -20,7 +20,7 @@ LEVEL = {name: number for number, level in enumerate(LEVELS) for name in level}
 FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if p != PACKAGE / "__init__.py"]
 
 HYDRA = {"hydra", "omegaconf"}
-ANALYSIS = ("shell", "config", "results", "theory", "figures", "claims", "plot")
+ANALYSIS = ("shell", "config", "results", "theory", "figures", "claims", "difference", "plot")
 """What plotting and verdicts use: starts without torch and without hydra."""
 
 
@@ -106,7 +106,8 @@ assert callable(stability.load) and "torch" not in sys.modules
 
 
 def test_every_command_is_a_module_that_can_be_run():
-    for name in ("run", "plot", "claims", "theory", "replay", "bench", "work", "status"):
+    names = ("run", "plot", "claims", "theory", "replay", "bench", "compare", "export", "work")
+    for name in (*names, "status"):
         found = importlib.util.find_spec(f"stability.{name}")
         assert found is not None
         main = Path(str(found.origin))

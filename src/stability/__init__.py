@@ -1,20 +1,23 @@
 """Gradient stability of deep Transformers: sweep, train, record, plot.
 
-`load` reads what a sweep left on disk and `record` records a model in an external loop. Both are
-imported when first used, so that reading tables needs no torch and plotting starts fast.
+`load` reads what a sweep left on disk, `record` records a model in an external loop, and `compare`
+says in what two runs or sweeps differ. All are imported when first used, so that reading tables
+needs no torch and plotting starts fast.
 """
 
 from typing import TYPE_CHECKING
 
-__all__ = ["__version__", "load", "record"]
+__all__ = ["__version__", "compare", "load", "record"]
 
 if TYPE_CHECKING:
+    from stability.difference.compare import compare
     from stability.recording.record import record
     from stability.results.frames import load
 
     __version__: str
 else:
     _WHERE = {
+        "compare": "stability.difference.compare",
         "load": "stability.results.frames",
         "record": "stability.recording.record",
     }

@@ -45,7 +45,7 @@ def data(rows: SweepRows) -> SweepRows:
         bigram=frame["data.bigram_entropy"],
     )
     window = max(1, math.ceil((int(frame["step"].max()) + 1) / POINTS))
-    curves = {TRAIN: _windows(known, window), VALID: _validations(known)}
+    curves = {TRAIN: windowed(known, window), VALID: _validations(known)}
     parts = [
         over_seeds(losses, rows.axes, [*CONSTANTS, "x"], "loss", "median").assign(quantity=name)
         for name, losses in curves.items()
@@ -55,7 +55,7 @@ def data(rows: SweepRows) -> SweepRows:
     return rows.with_frame(found.assign(window=window))
 
 
-def _windows(frame: pd.DataFrame, window: int) -> pd.DataFrame:
+def windowed(frame: pd.DataFrame, window: int) -> pd.DataFrame:
     """One row per run and window, the mean over its finite losses."""
     finite = frame["loss"].where(np.isfinite(frame["loss"].astype(float)))
     rows = frame.assign(loss=finite, x=frame["step"] // window * window + (window - 1) / 2)

@@ -109,3 +109,24 @@ def t_interval(values: Sequence[float], level: float = 0.95, geometric: bool = F
     half = student(level, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
     found = (mean, mean - half, mean + half)
     return Interval(*(math.exp(v) for v in found)) if geometric else Interval(*found)
+
+
+def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
+    """Mean of b minus mean of a for unpaired samples, with Welch's interval.
+
+    The variances may differ: t has the degrees of freedom of Welch and Satterthwaite, rounded down.
+    Source: Welch 1947.
+
+    Raises:
+        ValueError: fewer than two values in either.
+    """
+    if min(len(a), len(b)) < 2:
+        raise ValueError("an interval needs two values of each")
+    x, y = np.asarray(a, float), np.asarray(b, float)
+    u, v = (float(z.var(ddof=1)) / len(z) for z in (x, y))
+    mean = float(y.mean() - x.mean())
+    if u + v == 0:
+        return Interval(mean, mean, mean)
+    df = (u + v) ** 2 / (u**2 / (len(x) - 1) + v**2 / (len(y) - 1))
+    half = student(level, max(1, math.floor(df))) * math.sqrt(u + v)
+    return Interval(mean, mean - half, mean + half)

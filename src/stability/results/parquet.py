@@ -93,6 +93,11 @@ def read(
     return settled(lambda: scan(files(run_dir, table), table, columns, filter))
 
 
+def at_step(step: int) -> ds.Expression:
+    """A filter for `read`: the rows of one step."""
+    return ds.field("step") == step
+
+
 def settled(look: Callable[[], Result]) -> Result:
     """The result of reading files; reads again if one is gone, since a run compacts its parts."""
     for _ in range(9):

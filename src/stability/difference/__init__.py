@@ -1,0 +1,1 @@
+"""Two runs or sweeps against each other: config, numbers, curves, the first difference."""
