@@ -187,7 +187,10 @@ def _compared(
 
 
 def relative(a: Array, b: Array, scale: Array) -> Array:
-    """The distance of a and b over the scale; 0 where the numbers are equal, infinite where one is not finite."""
+    """The distance of a and b over the scale.
+
+    It is 0 where the numbers are equal, and infinite where one is not finite.
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = np.abs(a - b) / scale
     equal = (a == b) | (np.isnan(a) & np.isnan(b))
