@@ -68,7 +68,7 @@ def test_a_worker_that_died_while_it_was_idle_is_replaced(tmp_path):
 
     def end_of(cell):
         process.submit(cell)
-        while (message := process.receive())[0] == "report":
+        while (message := process.receive())[0] in ("started", "report"):
             pass
         return message[0]
 
@@ -209,3 +209,22 @@ def test_a_net_too_deep_for_the_usual_stack_runs(tmp_path):
         [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_run_that_its_process_never_began_is_sent_to_another(tmp_path):
+    """Linux may keep the pipe of a killed process open for a moment: what is sent there is lost."""
+    first, second = cells(tmp_path, "completes", "completes")
+    process = worker_process.WorkerProcess(SETTINGS)
+    process.submit(first)
+    while process.receive()[0] != "done":
+        pass
+    pid = run_file(first)["pid"]
+    os.kill(pid, signal.SIGSTOP)  # it takes the next run into its pipe and does not begin it
+    process.submit(second)
+    os.kill(pid, signal.SIGKILL)
+    words = []
+    while not words or words[-1] not in ("done", "failed"):
+        words.append(process.receive()[0])
+    assert words[0] == "started" and words[-1] == "done"
+    assert run_file(second)["pid"] != pid
+    assert process.close() == 0

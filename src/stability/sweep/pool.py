@@ -148,6 +148,8 @@ class Pool:
             process = by_pipe[pipe]  # type: ignore[index]
             assert process.cell is not None
             word, value = process.receive()
+            if word == "started":
+                continue
             if word == "report":
                 self._observer.report(process.cell, value)
             else:

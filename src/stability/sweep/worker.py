@@ -1,9 +1,9 @@
 """One run in this process: locked, logged, executed; and the loop of a worker process.
 
 A worker gets composed configs through a pipe and needs no Hydra. It answers with pairs of a word
-and a value: ``report`` (numbers of a step), then one of ``done`` (the content of run.json),
-``held`` (another process has the run's lock) or ``failed`` (the cause in a line; the worker then
-ends, and is replaced).
+and a value: ``started``, ``report`` (numbers of a step), then one of ``done`` (the content of
+run.json), ``held`` (another process has the run's lock) or ``failed`` (the cause in a line; the
+worker then ends, and is replaced).
 """
 
 import importlib
@@ -122,6 +122,7 @@ def serve(pipe: Connection, settings: WorkerSettings) -> None:
 
     while (task := _receive(pipe)) is not None:
         config, folder = task
+        send("started", None)
         try:
             with _output_to(folder / LOG_FILE):
                 info = run(config, folder, lambda row: send("report", row), settings.execute)

@@ -76,6 +76,8 @@ class WorkerProcess:
         """The run that it executes."""
         self.pipe: Connection | None = None
         self._settings = settings
+        self._unstarted: Cell | None = None
+        """A run that was sent and that the process has not begun."""
         self._process: BaseProcess | None = None
 
     def submit(self, cell: Cell) -> None:
@@ -89,7 +91,7 @@ class WorkerProcess:
         except START_ERRORS:  # it ended while it was idle, or the machine lacks something
             self.close()
             self._send(cell)
-        self.cell = cell
+        self.cell = self._unstarted = cell
 
     def _send(self, cell: Cell) -> None:
         if self.pipe is None:
@@ -97,12 +99,24 @@ class WorkerProcess:
         self.pipe.send((cell.config, cell.folder))
 
     def receive(self) -> tuple[str, Any]:
-        """Its next message; after it has ended without one, ``failed`` and how it ended."""
+        """Its next message; after it has ended without one, ``failed`` and how it ended.
+
+        A process that was killed while it was idle may still take a run into its pipe. A run that
+        its process never began is sent once more, to a new process.
+        """
         assert self.pipe is not None
+        unstarted, self._unstarted = self._unstarted, None
         try:
             word, value = self.pipe.recv()
         except (EOFError, OSError):
-            return "failed", describe_exit(self.close())
+            how = describe_exit(self.close())
+            if unstarted is None:
+                return "failed", how
+            try:
+                self._send(unstarted)
+            except START_ERRORS as error:
+                return "failed", f"{how}; no other could be started ({one_line(error)})"
+            return "started", None
         return word, value
 
     def terminate(self) -> None:
