@@ -18,16 +18,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
 
 from stability.config.names import KINDS
 from stability.parts.precision import PRECISIONS
+from stability.recording.external.options import Options, StepMode
 from stability.recording.external.presets import AUTO, found_blocks
 from stability.recording.external.processes import Processes
-from stability.recording.external.recording import Recording, StepMode
+from stability.recording.external.recording import Recording
 from stability.recording.external.run_writer import RunWriter
 from stability.recording.external.sites import matching
 from stability.recording.machine import device_name
@@ -91,7 +92,9 @@ def record(
         ValueError: an argument is not legal, or no parameter is trained.
         FileExistsError: ``out`` holds a run.
     """
-    _check(model, every, ring, kinds, token_dim, steps, loss_scale)
+    options = Options(every, ring, kinds, token_dim, each_call, steps, loss_scale)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
     found = found_blocks(model) if sites == AUTO else matching(model, sites)
     plain_settings = _plain(settings or {})
     folder = Path(out)
@@ -110,44 +113,7 @@ def record(
         }
         state = _open(folder, model)
         writer = RunWriter(folder, state, config, every, ring, partial(_format, model))
-    return Recording(
-        model,
-        found.of,
-        found.key_of,
-        kinds=kinds,
-        token_dim=token_dim,
-        each_call=each_call,
-        every=every,
-        ring=ring,
-        steps=steps,
-        loss_scale=loss_scale,
-        writer=writer,
-        processes=processes,
-    )
-
-
-def _check(
-    model: nn.Module,
-    every: int,
-    ring: int,
-    kinds: Sequence[str],
-    token_dim: object,
-    steps: str,
-    loss_scale: object,
-) -> None:
-    """Check arguments of `record`. Raises ValueError."""
-    if not kinds or set(kinds) - set(KINDS):
-        raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
-    if every < 1 or ring < 0:
-        raise ValueError(f"every={every}, ring={ring}: must be >= 1 and >= 0")
-    if steps not in get_args(StepMode):
-        raise ValueError(f"steps={steps}: choose from {', '.join(get_args(StepMode))}")
-    if not isinstance(token_dim, int):
-        raise ValueError(f"token_dim={token_dim}: must be a whole number")
-    if loss_scale is not None and not callable(loss_scale):
-        raise ValueError(f"loss_scale={loss_scale}: must be a function, e.g. scaler.get_scale")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
+    return Recording(model, found, options, writer, processes)
 
 
 def _refuse_run(folder: Path, overwrite: bool) -> None:

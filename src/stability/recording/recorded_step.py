@@ -1,16 +1,16 @@
 """What was recorded of one step: numbers on the device, and the rows that they become."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from stability.config.names import Key
 from stability.recording import stats
-from stability.results.statistics import INDEX, columns
+from stability.results.statistics import columns
 
 Rows = dict[str, Any]
 """Columns of the layers table by name."""
@@ -42,11 +42,8 @@ class RecordedStep:
         chosen = [i for i, (its, _) in enumerate(self.slots) if its == kind]
         if not chosen:
             return None
-        vectors_NF = self.vectors_NF[chosen]
-        norms = vectors_NF[:, INDEX["rms"]].sqrt() * vectors_NF[:, INDEX["absmax"]]
-        bad = (vectors_NF[:, stats.NONFINITE] > 0).any()
-        norm = torch.linalg.vector_norm(norms).masked_fill(bad, torch.nan)
-        return float(norm) / self.scales.get(kind, 1.0)
+        square = float(stats.square_of(self.vectors_NF[chosen]))
+        return math.sqrt(square) / self.scales.get(kind, 1.0)
 
     def rows(self, **constant: Any) -> Rows:
         """Columns of the layers table. Waits for the device, once.

@@ -124,6 +124,12 @@ def merge_passes(passes: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
     return vector
 
 
+def square_of(vectors_NF: Tensor) -> Tensor:
+    """Sum of squares of all entries of N tensors; NaN if one is not finite."""
+    squares = vectors_NF[:, INDEX["rms"]] * vectors_NF[:, ABSMAX].square()
+    return squares.sum().masked_fill((vectors_NF[:, NONFINITE] > 0).any(), math.nan)
+
+
 def measure(x: Tensor) -> Tensor:
     """Statistics of one tensor of any shape: (fields,)."""
     flat = x.detach().reshape(-1)

@@ -2,7 +2,6 @@
 
 import copy
 import io
-import json
 import pickle
 import warnings
 
@@ -13,33 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import stability
+from external_loops import LAYERS, Chain, batch, chain, rows, state, torch_tanh
 from stability.recording.external.recording import Recording
 from stability.recording.external.run_writer import RunWriter
-
-LAYERS = r"layers\.(\d+)"
-
-
-class Chain(nn.Module):
-    """Layers in a row, with something done to the output of each."""
-
-    def __init__(self, layers=None, call=lambda layer, x: torch.tanh(layer(x)), depth=3):
-        super().__init__()
-        self.layers = nn.ModuleList(layers or [nn.Linear(8, 8) for _ in range(depth)])
-        self.call = call
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = self.call(layer, x)
-        return x
-
-
-def chain(*args, **kwargs):
-    torch.manual_seed(0)
-    return Chain(*args, **kwargs)
-
-
-def batch(seed=1):
-    return torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(seed))
 
 
 def train(model, number=2, optimizer=None, loss=lambda y: y.square().mean()):
@@ -48,19 +23,6 @@ def train(model, number=2, optimizer=None, loss=lambda y: y.square().mean()):
         optimizer.zero_grad()
         loss(model(batch(step))).backward()
         optimizer.step()
-
-
-def rows(folder, **where):
-    frame = pd.read_parquet(folder / "layers.parquet").astype(
-        {"kind": str, "site": str, "sublayer": str}
-    )
-    for name, value in where.items():
-        frame = frame[frame[name] == value]
-    return frame.sort_values(["step", "kind", "layer", "sublayer", "site"]).reset_index(drop=True)
-
-
-def state(folder):
-    return json.loads((folder / "run.json").read_text())
 
 
 def recorded(folder, model, sites=LAYERS, work=train, **options):
@@ -278,10 +240,6 @@ def test_models_can_be_saved_and_copied_while_they_are_recorded(tmp_path):
     assert_same(rows(tmp_path / "run"), plain)
 
 
-def torch_tanh(layer, x):
-    return torch.tanh(layer(x))
-
-
 def keep_output(module, args, output):
     return output
 
@@ -364,9 +322,9 @@ def test_a_defect_of_the_recorder_ends_the_recording_and_not_the_training(tmp_pa
     def broken(*_):
         raise AttributeError("a defect")
 
-    monkeypatch.setattr(Recording, "_begin_pass", broken)
+    monkeypatch.setattr(Recording, "begin_pass", broken)
     with (
-        pytest.warns(RuntimeWarning, match="stopped at step 0, the training goes on"),
+        pytest.warns(RuntimeWarning, match="stopped, and the training goes on"),
         stability.record(model, tmp_path / "run", LAYERS),
     ):
         train(model, 3)

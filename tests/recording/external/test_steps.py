@@ -1,6 +1,5 @@
 """What belongs to a step, whatever the loop does: each number against plain hooks."""
 
-import json
 import math
 import warnings
 
@@ -10,51 +9,11 @@ import torch
 from torch import nn
 
 import stability
-
-LAYERS = r"layers\.(\d+)"
-
-
-class Chain(nn.Module):
-    """Tanh of linear layers in a row."""
-
-    def __init__(self, depth=3, width=8):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x
-
-
-def chain(depth=3):
-    torch.manual_seed(0)
-    return Chain(depth)
-
-
-def batch(seed=1):
-    return torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(seed))
+from external_loops import LAYERS, batch, chain, rows, state, steps
 
 
 def loss_of(y):
     return y.square().mean()
-
-
-def rows(folder, **where):
-    frame = pd.read_parquet(folder / "layers.parquet").astype(
-        {"kind": str, "site": str, "sublayer": str}
-    )
-    for name, value in where.items():
-        frame = frame[frame[name] == value]
-    return frame.sort_values(["step", "kind", "layer", "sublayer", "site"]).reset_index(drop=True)
-
-
-def steps(folder):
-    return pd.read_parquet(folder / "steps.parquet")
-
-
-def state(folder):
-    return json.loads((folder / "run.json").read_text())
 
 
 def rms(tensor):
@@ -215,7 +174,8 @@ def test_two_backward_passes_through_one_forward_pass_add_up(tmp_path, kept):
     assert_like(tmp_path / "run", by_hand(chain(), work))
 
 
-def test_a_validation_with_gradients_between_steps_is_left_out(tmp_path):
+@pytest.mark.parametrize("in_eval_mode", [True, False])
+def test_a_validation_with_gradients_between_steps_is_left_out(tmp_path, in_eval_mode):
     def work(model):
         optimizer = sgd(model, lr=0.0)
         for i in range(3):
@@ -223,23 +183,7 @@ def test_a_validation_with_gradients_between_steps_is_left_out(tmp_path):
             optimizer.zero_grad()
             loss_of(model(batch(i))).backward()
             optimizer.step()
-            model.eval()
-            model(100 * batch(7))
-
-    with stability.record(model := chain(), tmp_path / "run", LAYERS):
-        work(model)
-    passes = by_hand(chain(), work)[::2]
-    for step, one in enumerate(passes):
-        assert_like(tmp_path / "run", [one], step)
-
-
-def test_a_validation_in_training_mode_is_left_out_too(tmp_path):
-    def work(model):
-        optimizer = sgd(model, lr=0.0)
-        for i in range(3):
-            optimizer.zero_grad()
-            loss_of(model(batch(i))).backward()
-            optimizer.step()
+            model.train(not in_eval_mode)
             model(100 * batch(7))
 
     with stability.record(model := chain(), tmp_path / "run", LAYERS):
@@ -367,6 +311,45 @@ def test_the_passes_of_another_networks_loss_belong_to_no_step(tmp_path):
     passes = by_hand(chain(), work)[1::2]
     for step, one in enumerate(passes):
         assert_like(tmp_path / "run", [one], step)
+
+
+def test_a_forward_pass_made_before_the_update_belongs_to_the_update_that_uses_it(tmp_path):
+    """A loop that is one batch ahead."""
+
+    def work(model):
+        optimizer = torch.optim.SGD(model.layers[0].parameters(), lr=0.1)  # in no graph itself
+        ahead = loss_of(model(batch(0)))
+        for i in range(3):
+            optimizer.zero_grad()
+            ahead.backward()
+            ahead = loss_of(model(batch(i + 1)))
+            optimizer.step()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS) as recording:
+        work(model)
+    assert recording.steps_done == 3
+    for step, one in enumerate(by_hand(chain(), work)[:3]):
+        assert_like(tmp_path / "run", [one], step)
+
+
+def test_a_hundred_forward_passes_before_one_backward_pass_all_count(tmp_path):
+    def work(model):
+        sum(loss_of(model(batch(i))) for i in range(100)).backward()
+        sgd(model).step()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS):
+        work(model)
+    assert_like(tmp_path / "run", by_hand(chain(), work))
+
+
+def test_an_optimizer_that_is_made_anew_in_every_step_is_seen(tmp_path):
+    model, other = chain(), chain()
+    with stability.record(model, tmp_path / "run", LAYERS) as recording:
+        for i in range(20):
+            sgd(other).step()  # often gets the address of one that has gone
+            loss_of(model(batch(i))).backward()
+            sgd(model).step()
+    assert recording.steps_done == 20
 
 
 # What the loop may say.
@@ -567,8 +550,17 @@ def test_gradients_are_those_before_clipping_and_both_norms_are_told(tmp_path):
     assert row.grad_norm * row.clip_factor == pytest.approx(1e-3, rel=1e-4)
 
 
+def test_the_factor_of_clipping_is_that_of_the_parameters_that_are_trained(tmp_path):
+    model = chain()
+    optimizer = torch.optim.SGD(model.layers[0].parameters(), lr=0.1)
+    with stability.record(model, tmp_path / "run", LAYERS):
+        loss_of(model(batch())).backward()
+        optimizer.step()
+    assert steps(tmp_path / "run").clip_factor[0] == pytest.approx(1.0, rel=1e-6)
+
+
 def test_clipping_that_spreads_a_nan_does_not_move_the_first_bad_tensor(tmp_path):
-    model = chain(6)
+    model = chain(depth=6)
 
     class Break(torch.autograd.Function):
         @staticmethod

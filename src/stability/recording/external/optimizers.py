@@ -12,8 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from stability.recording.external import scalers
-
-Guard = Callable[[Callable[..., None]], Callable[..., None]]
+from stability.recording.external.guard import Guard
 
 
 class Listener(Protocol):
@@ -46,7 +45,7 @@ class OptimizerHooks:
 
     Args:
         listener: is told.
-        guard: wraps every hook, so that an error of the recorder stays its own.
+        guard: runs every hook.
     """
 
     def __init__(self, listener: Listener, guard: Guard) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from stability.config.names import Key
 from stability.recording import stats
-from stability.recording.external.passes import Warn
+from stability.recording.external.measured_step import Clipping
 from stability.recording.external.tensors import Unmeasurable, local, own
 
 
@@ -20,7 +21,7 @@ class Parameters:
         model: may change its parameters at any time: they are looked up in every recorded step.
         key_of: gives the key of a parameter from its dotted name.
         kinds: of ``weight``, ``weight_grad``, ``update`` those to measure.
-        warn: takes what could not be measured, in words.
+        note: takes what could not be measured, in words.
         counts_whole: whether this process measures parameters of which every process has a copy.
     """
 
@@ -29,27 +30,27 @@ class Parameters:
         model: nn.Module,
         key_of: Callable[[str], Key],
         kinds: Collection[str],
-        warn: Warn,
+        note: Callable[[str], None],
         counts_whole: bool = True,
     ) -> None:
         self.counts_whole = counts_whole
-        self.model, self.key_of, self.kinds, self._warn = model, key_of, set(kinds), warn
+        self.model, self.key_of, self.kinds, self._note = model, key_of, set(kinds), note
         self.vectors: dict[tuple[str, Key], Tensor] = {}
-        self.clipped_square: Tensor | None = None
-        """Sum of squares of the gradients that the optimizers got, where this process counts it."""
+        self._squares: list[tuple[Tensor, Tensor]] = []
+        """For each optimizer that stepped: what `Clipping` sums, before and after."""
         self._by_key: dict[Key, nn.Parameter] = {}
         self._ids: set[int] = set()
-        self._strangers: set[tuple[int, int]] = set()
-        """Optimizers of other models: id and number of parameters."""
+        self._strangers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        """Optimizers of other models, each with its number of parameters."""
         self._probe: _Probe | None = None
         self._before: dict[Key, Tensor] = {}
-        self._optimizer_of: dict[int, int] = {}
-        self._stepped: set[int] = set()
+        self._optimizer_of: dict[Key, ref[torch.optim.Optimizer]] = {}
+        self._stepped: list[ref[torch.optim.Optimizer]] = []
 
     def begin(self) -> None:
         """Begin a recorded step."""
-        self.vectors, self.clipped_square = {}, None
-        self._before, self._stepped = {}, set()
+        self.vectors, self._squares = {}, []
+        self._before, self._stepped = {}, []
         self.look_up()
         if "weight" in self.kinds:
             self._measure("weight", self._by_key)
@@ -65,11 +66,11 @@ class Parameters:
         its = [id(p) for group in optimizer.param_groups for p in group["params"]]
         if not self._ids.isdisjoint(its):
             return True
-        if (id(optimizer), len(its)) not in self._strangers:
+        if self._strangers.get(optimizer) != len(its):
             self.look_up()  # parameters may have been replaced
             if not self._ids.isdisjoint(its):
                 return True
-            self._strangers.add((id(optimizer), len(its)))
+            self._strangers[optimizer] = len(its)
         return False
 
     def note_gradients(self, with_weights: bool) -> None:
@@ -117,28 +118,32 @@ class Parameters:
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step with the gradients as they are now."""
         its = self.of(optimizer)
-        self._stepped.add(id(optimizer))
-        self._optimizer_of |= {id(p): id(optimizer) for p in its.values()}
+        self._stepped.append(ref(optimizer))
+        self._optimizer_of |= dict.fromkeys(its, ref(optimizer))
         self.measure_gradients(its)
-        grads = [p.grad for p in its.values() if p.grad is not None]
-        try:
-            counted = [g for g in map(self._counted, grads) if g is not None and g.numel()]
-        except Unmeasurable:
+        measured = [key for key in its if ("weight_grad", key) in self.vectors]
+        grads = {key: self._counted(its[key].grad) for key in measured}
+        counted = {key: grad for key, grad in grads.items() if grad is not None}
+        if not counted:
             return
-        if counted:
-            square = torch.stack(torch._foreach_norm(counted)).double().square().sum()
-            scale = getattr(optimizer, "grad_scale", None)  # a fused kernel divides it out itself
-            square = square if scale is None else square / scale**2
-            past = self.clipped_square
-            self.clipped_square = square if past is None else past + square
+        before = torch.stack([self.vectors["weight_grad", key] for key in counted])
+        square = torch.stack(torch._foreach_norm([*counted.values()])).double().square().sum()
+        scale = getattr(optimizer, "grad_scale", None)  # a fused kernel divides it out itself
+        square = square if scale is None else square / scale**2
+        self._squares.append((stats.square_of(before), square))
 
-    def _counted(self, tensor: Tensor) -> Tensor | None:
-        """The entries that this process measures; None if another one measures them.
+    @property
+    def clipping(self) -> Clipping:
+        """What optimizers got in this step. Waits for the device."""
+        return Clipping(*(float(sum(squares)) for squares in zip(*self._squares, strict=True)))
+
+    def _counted(self, tensor: Tensor | None) -> Tensor | None:
+        """The entries that this process measures; None if there are none.
 
         Raises:
             Unmeasurable: see `local`.
         """
-        if not self.counts_whole and not isinstance(tensor, DTensor):
+        if tensor is None or not (self.counts_whole or isinstance(tensor, DTensor)):
             return None
         mine = local(tensor)
         return mine.values if mine.is_counted else None
@@ -157,8 +162,8 @@ class Parameters:
         """Forget gradients that belong to an optimizer which made no step, where another did."""
         if not self._stepped:
             return
-        for key, p in self._by_key.items():
-            if self._optimizer_of.get(id(p), id(p)) not in {*self._stepped, id(p)}:
+        for key, optimizer in self._optimizer_of.items():
+            if optimizer not in self._stepped:
                 self.vectors.pop(("weight_grad", key), None)
 
     def drop_updates(self) -> None:
@@ -172,7 +177,7 @@ class Parameters:
             try:
                 values = self._counted(tensor)
             except Unmeasurable as reason:
-                self._warn(f"{key}: {kind} cannot be measured: {reason}")
+                self._note(f"{key}: {kind} cannot be measured: {reason}")
                 continue
             if values is not None:
                 dense[key] = values

@@ -5,9 +5,9 @@ never mix: not those of micro-batches, of a validation, of another loss or of an
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from stability.config.names import Key
 from stability.recording import stats
 from stability.recording.external import backward
+from stability.recording.external.guard import Guard
 from stability.recording.external.module_hooks import ModuleHooks
+from stability.recording.external.options import Options
 from stability.recording.external.tensors import Unmeasurable, local, tensors_in
 
 Measured = tuple[Tensor, Tensor | None]
 """A vector of statistics, and the rms of each token where the tensor has tokens."""
-
-Warn = Callable[[str], None]
 
 
 class Site(NamedTuple):
@@ -68,6 +68,19 @@ class Pass:
     module -> their orders."""
 
 
+class Listener(Protocol):
+    """Who is told of passes."""
+
+    def begin_pass(self, training: bool) -> Pass:
+        """A forward pass begins; returns where to keep it."""
+
+    def reach(self, of: Pass) -> None:
+        """A backward pass first comes through a forward pass."""
+
+    def end_backward(self) -> None:
+        """A backward pass has ended."""
+
+
 class PassHooks:
     """Hooks that tell passes apart and measure them.
 
@@ -75,36 +88,25 @@ class PassHooks:
         model: its calls are the forward passes. Sites that are called outside of one form a pass
             of their own, which a backward pass or an update ends.
         sites: by module.
-        kinds: of ``act`` and ``grad`` those to measure.
-        token_dim: axis of a tensor that counts tokens.
-        each_call: whether the calls of a module that runs several times in a pass are layers of
-            their own: call k of layer l is layer l + k · (1 + the largest layer).
-        begin: makes the pass that begins, given whether the model is in training mode.
-        reached: called when a backward pass first comes through a pass.
-        ended: called when a backward pass has ended.
-        guard: wraps every hook, so that an error of the recorder stays its own.
-        warn: takes what could not be measured, in words.
+        options: ``kinds``, ``token_dim`` and ``each_call``: with it call k of layer l in a pass is
+            layer l + k · (1 + the largest layer).
+        listener: is told of passes.
+        guard: runs every hook.
     """
 
     def __init__(
         self,
         model: nn.Module,
         sites: Mapping[nn.Module, Sequence[Site]],
-        kinds: Collection[str],
-        token_dim: int,
-        each_call: bool,
-        begin: Callable[[bool], Pass],
-        reached: Callable[[Pass], None],
-        ended: Callable[[], None],
-        guard: Callable[[Callable[..., None]], Callable[..., None]],
-        warn: Warn,
+        options: Options,
+        listener: Listener,
+        guard: Guard,
     ) -> None:
         self.model, self.sites = model, dict(sites)
-        self.kinds, self.token_dim = set(kinds), token_dim
+        self.kinds, self.token_dim = set(options.kinds), options.token_dim
+        self._listener, self._guard = listener, guard
         keys = [site.key for several in self.sites.values() for site in several]
-        self._layers_per_call = 1 + max(key.layer for key in keys) if each_call else 0
-        self._begin, self._reached, self._ended = begin, reached, ended
-        self._guard, self._warn = guard, warn
+        self._layers_per_call = 1 + max(key.layer for key in keys) if options.each_call else 0
         self._current: Pass | None = None
         self._loose = False
         """Whether the current pass began at a site, not at the model."""
@@ -140,7 +142,7 @@ class PassHooks:
         if self._depth > 1 or not torch.is_grad_enabled() or backward.is_running():
             return
         if _is_transformed():
-            self._warn("passes under torch.func (vmap, grad, ...) are left out")
+            self._guard.note("passes under torch.func (vmap, grad, ...) are left out")
         else:
             self._open(loose=False)
 
@@ -155,7 +157,7 @@ class PassHooks:
 
     def _open(self, loose: bool) -> Pass:
         self._in_backward = False  # a backward pass that raised never said that it ended
-        self._current, self._loose = self._begin(self.model.training), loose
+        self._current, self._loose = self._listener.begin_pass(self.model.training), loose
         self._recent.append(self._current)
         return self._current
 
@@ -184,7 +186,7 @@ class PassHooks:
             tensor = next(tensors_in((args, kwargs) if site.reads else output), None)
             if tensor is None:
                 does = "reads" if site.reads else "returns"
-                self._warn(f"{site.key}: {type(module).__name__} {does} no tensor of numbers")
+                self._guard.note(f"{site.key}: {type(module).__name__} {does} no tensor of numbers")
                 continue
             device = tensor.device.type
             if torch.is_autocast_enabled(device):
@@ -228,7 +230,7 @@ class PassHooks:
         if not backward.reaches(leaf):
             return
         if not of.reached:
-            self._reached(of)
+            self._listener.reach(of)
             of.reached = True
         if not self._in_backward:
             self._in_backward = True
@@ -239,13 +241,15 @@ class PassHooks:
         total = grad.detach() if call.held is None else call.held + grad.detach()
         if backward.keeps_graph():
             call.held = total.clone() if call.held is None else total
-        else:
-            call.held, call.grad = None, self._measure(call.key, total)
+            return
+        if call.grad is not None and call.held is None:
+            self._guard.note(f"{call.key}: of two backward passes only the last is known")
+        call.held, call.grad = None, self._measure(call.key, total)
 
     def _end_backward(self) -> None:
         self._in_backward = False
         self.end_loose_pass()
-        self._ended()
+        self._listener.end_backward()
 
     def end_loose_pass(self) -> None:
         """What sites show from now on belongs to another pass, unless the model is running."""
@@ -262,7 +266,7 @@ class PassHooks:
         try:
             mine = local(tensor)
         except Unmeasurable as reason:
-            self._warn(f"{key}: cannot be measured: {reason}")
+            self._guard.note(f"{key}: cannot be measured: {reason}")
             return None
         if not mine.is_counted:
             return None

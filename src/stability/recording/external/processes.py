@@ -70,9 +70,9 @@ class Processes:
         """This process takes no further part."""
         self.store.set(f"{self.name}/gone/{self.rank}", "")
 
-    def received(self, event: int, seconds: float = LATE_SECONDS) -> list[Any]:
+    def received(self, event: int, seconds: float | None = None) -> list[Any]:
         """What the other ranks sent at an event; without those that have left or are too late."""
-        found, until = [], time.monotonic() + seconds
+        found, until = [], time.monotonic() + (LATE_SECONDS if seconds is None else seconds)
         for rank in range(1, self.size):
             key = f"{self.name}/{event}/{rank}"
             while rank not in self._gone and not self.store.check([key]):

@@ -1,36 +1,33 @@
 """A recording of an external training loop: tells its steps apart and has their rows written."""
 
-import math
-import sys
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stability.config.names import Key
+from stability.recording.external.gathering import Gathered, Gathering
+from stability.recording.external.guard import Guard, say
 from stability.recording.external.lifetime import AtExit, Terminated
-from stability.recording.external.measured_step import Parts, parts_of, step_of
+from stability.recording.external.measured_step import Parts, parts_of
 from stability.recording.external.optimizers import OptimizerHooks
+from stability.recording.external.options import Options
 from stability.recording.external.parameters import Parameters
-from stability.recording.external.passes import Pass, PassHooks, Site
-from stability.recording.external.processes import Batches, Processes
+from stability.recording.external.passes import Pass, PassHooks
+from stability.recording.external.processes import Processes
 from stability.recording.external.run_writer import RunWriter
-from stability.recording.recorded_step import RecordedStep
+from stability.recording.external.sites import Sites
 from stability.results import schema
 from stability.results.run_file import one_line
 
-StepMode = Literal["updates", "loop"]
-"""What ends a step: the updates that the recording sees, or only ``recording.step()``."""
-
 LAST_SECONDS = 10.0
 """How long the end of a recording waits for other processes."""
+
+UNREACHED = 64
+"""Passes without a backward pass that are kept, such as those of a validation."""
 
 
 class Recording:
@@ -41,8 +38,9 @@ class Recording:
     between the first forward pass of a step and that of the next reach the row of this step.
 
     Args:
-        model, sites, key_of, kinds, token_dim, each_call, every, ring, steps: see `record`.
-        loss_scale: gives the factor on the loss; None: gradient scalers are asked.
+        model: the user's.
+        sites: of the model.
+        options: see `record`.
         writer: writes the run; None in a process that sends what it measures to rank 0.
         processes: those that record together; None if this is the only one.
     """
@@ -50,54 +48,30 @@ class Recording:
     def __init__(
         self,
         model: nn.Module,
-        sites: Mapping[nn.Module, Sequence[Site]],
-        key_of: Callable[[str], Key],
-        *,
-        kinds: Sequence[str],
-        token_dim: int,
-        each_call: bool,
-        every: int,
-        ring: int,
-        steps: StepMode,
-        loss_scale: Callable[[], float] | None,
+        sites: Sites,
+        options: Options,
         writer: RunWriter | None,
         processes: Processes | None,
     ) -> None:
-        self._model, self._writer, self._processes = model, writer, processes
-        self._every, self._ring = every, ring
-        self._mode, self._loss_scale = steps, loss_scale
+        self._options, self._writer = options, writer
+        self._gathering = Gathering(model, processes)
         self._step = 0
         """Index of the current step."""
-        self._events = 0
         self._steps_empty = 0
-        self._is_active, self._is_closed, self._nesting = True, False, 0
-        self._error: BaseException | None = None
-        self._warned: list[str] = []
+        self._is_closed = False
         self._step_began = time.perf_counter()
-        self._step_record_s = 0.0
         self._passes: list[Pass] = []
         self._left_out: deque[Pass] = deque(maxlen=4)
         self._logged: dict[str, Any] = {}
         self._has_begun = self._has_ended = self._saw_update = False
         self._skipped: bool | Tensor = False
-        self._clipped_square: float | None = None
         self._scale: float | Tensor = 1.0
+        self._guard = Guard(processes.leave if processes else lambda: None)
         self._parameters = Parameters(
-            model, key_of, kinds, self._warn, counts_whole=writer is not None
+            model, sites.key_of, options.kinds, self._guard.note, counts_whole=writer is not None
         )
-        self._hooks = PassHooks(
-            model,
-            sites,
-            kinds,
-            token_dim,
-            each_call,
-            self._begin_pass,
-            self._reach,
-            self._end_backward,
-            self._guarded,
-            self._warn,
-        )
-        self._optimizers = OptimizerHooks(self, self._guarded)
+        self._hooks = PassHooks(model, sites.of, options, self, self._guard)
+        self._optimizers = OptimizerHooks(self, self._guard)
         self._at_exit = AtExit(self.close)
 
     @property
@@ -148,92 +122,57 @@ class Recording:
         known = {c.name for c in schema.STEPS} - {"run", "step"}
         for name, value in numbers.items():
             if name not in known:
-                self._warn(f"steps has no column {name!r}; it has {', '.join(sorted(known))}")
+                self._guard.note(f"steps has no column {name!r}; it has {', '.join(sorted(known))}")
             else:
                 self._logged[name] = value.detach() if isinstance(value, Tensor) else value
 
     def step(self) -> None:
         """End the step: what comes next belongs to another one."""
-        self._guarded(self._end_step)()
+        self._guard(self._end_step)()
 
     def skip(self) -> None:
         """End the step, and say that its update was left out."""
-        self._guarded(self.left_out)(by_loop=True)
+        self._guard(self.left_out)(by_loop=True)
 
     def flush(self) -> None:
         """Bring every row to disk now, but for those of the current step."""
         if self._writer:
-            self._guarded(self._writer.flush)()
+            self._guard(self._writer.flush)()
 
     def _end_step(self) -> None:
-        if self._has_ended and self._mode == "loop":
+        if self._has_ended and self._options.steps == "loop":
             self._conclude()
         self._has_ended = True
 
-    # Errors of the recorder.
+    # Passes, as `passes.PassHooks` tells of them.
 
-    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """The function, timed; an error in it ends the recording and never the training."""
-
-        @wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> None:
-            if not self._is_active:
-                return
-            self._nesting += 1
-            began = time.perf_counter()
-            try:
-                function(*args, **kwargs)
-            except Exception as error:
-                self._give_up(error)
-            finally:
-                self._nesting -= 1
-                if not self._nesting:
-                    self._step_record_s += time.perf_counter() - began
-
-        return guarded
-
-    def _give_up(self, error: Exception) -> None:
-        self._is_active, self._error = False, error
-        if self._processes:
-            self._processes.leave()
-        _say(f"stopped at step {self._step}, the training goes on: {one_line(error)}")
-
-    def _warn(self, what: str) -> None:
-        if what not in self._warned:
-            self._warned.append(what)
-            if self._writer:
-                self._writer.state.notes = self._warned
-            _say(what)
-
-    # Passes.
-
-    def _begin_pass(self, training: bool) -> Pass:
+    def begin_pass(self, training: bool) -> Pass:
         """A forward pass begins: end the step before it, if that has had its update."""
         if self._has_ended:
             if training:
                 self._conclude()
-        elif self._mode == "updates" and any(p.reached for p in self._passes):
+        elif self._options.steps == "updates" and any(p.reached for p in self._passes):
             self._look_at_gradients()
         late = self._has_ended
-        recorded = self._is_recorded(self._step + late)
+        recorded = self._options.records(self._step + late)
         if not self._has_begun and not late:
             self._begin_step()
-        if self._loss_scale is not None:
-            self._scale = float(self._loss_scale())
+        if self._options.loss_scale is not None:
+            self._scale = float(self._options.loss_scale())
         self._forget_unreached()
         begun = Pass(training, recorded, late)
         self._passes.append(begun)
         return begun
 
     def _forget_unreached(self) -> None:
-        """Keep few passes that no backward pass has reached: of a validation there are many."""
+        """Keep few passes without a backward pass. One that comes later brings its pass back."""
         waiting = [p for p in self._passes if not p.reached]
-        for forgotten in waiting[:-64]:
+        for forgotten in waiting[:-UNREACHED]:
             self._passes.remove(forgotten)
 
     def _begin_step(self) -> None:
         self._has_begun = True
-        if self._is_recorded(self._step):
+        if self._options.records(self._step):
             self._parameters.begin()
 
     def _look_at_gradients(self) -> None:
@@ -248,19 +187,23 @@ class Recording:
             self._left_out.extend(p for p in self._passes if p.reached)
             self._passes = [p for p in self._passes if not p.reached]
 
-    def _reach(self, of: Pass) -> None:
-        """A backward pass comes through a pass that began after the update."""
-        if of.late and self._has_ended:
+    def reach(self, of: Pass) -> None:
+        """A backward pass comes through a forward pass: it belongs to the current step.
+
+        The forward pass may have been made before the update of the last step, or long before.
+        """
+        if of in self._passes:
             self._passes.remove(of)
+        if self._has_ended:
             self._conclude()
             self._begin_step()
-            of.late = False
-            self._passes.append(of)
+        of.late = False
+        self._passes.append(of)
 
-    def _end_backward(self) -> None:
+    def end_backward(self) -> None:
         """A backward pass has ended; the gradients are those before any clipping."""
         self._parameters.note_gradients(with_weights=not self._saw_update)
-        if self._is_recorded(self._step):
+        if self._options.records(self._step):
             self._parameters.look_up()
             self._parameters.measure_gradients()
             if not self._saw_update:
@@ -274,11 +217,11 @@ class Recording:
 
     def begin_update(self, optimizer: torch.optim.Optimizer, with_closure: bool) -> None:
         """Keep the weights that the optimizer will change."""
-        if with_closure and self._has_ended and self._mode == "updates":
+        if with_closure and self._has_ended and self._options.steps == "updates":
             self._conclude()
         if not self._has_begun:
             self._begin_step()
-        if self._is_recorded(self._step):
+        if self._options.records(self._step):
             self._parameters.keep_weights(self._parameters.of(optimizer))
 
     def before_evaluation(self, again: bool) -> None:
@@ -288,12 +231,12 @@ class Recording:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure the gradients that no backward pass of the step has shown, and their norm."""
-        if self._is_recorded(self._step):
+        if self._options.records(self._step):
             self._parameters.before_update(optimizer)
 
     def after_update(self, optimizer: torch.optim.Optimizer, skipped: Tensor | None) -> None:
         """Measure the update. The step ends, unless the loop itself says when."""
-        if self._is_recorded(self._step):
+        if self._options.records(self._step):
             self._parameters.after_update(self._parameters.of(optimizer))
         if skipped is not None:
             self._skipped = skipped.detach().clone()
@@ -310,18 +253,15 @@ class Recording:
             self._end_update()
 
     def _end_update(self) -> None:
-        if self._mode == "updates":
+        if self._options.steps == "updates":
             self._has_ended = True
 
     def scaled(self, scale: Tensor) -> None:
         """A gradient scaler has multiplied the loss."""
-        if self._loss_scale is None:
+        if self._options.loss_scale is None:
             self._scale = scale
 
     # Rows.
-
-    def _is_recorded(self, step: int) -> bool:
-        return step % self._every == 0 or self._ring > 0
 
     def _conclude(self) -> None:
         """Write the step, and begin the next."""
@@ -333,7 +273,7 @@ class Recording:
         self._passes = late
         for of in late:
             of.late = False
-        if not self._processes:  # else ranks might disagree on which step this is
+        if not self._gathering.processes:  # else ranks might disagree on which step this is
             self._write_if_bad(parts_of([*self._left_out, *others], {}))
         self._left_out.clear()
         self._skipped = bool(self._skipped)
@@ -346,79 +286,64 @@ class Recording:
         if late:
             self._begin_step()
 
-    def _write_if_bad(self, parts: Parts, seconds: float = LAST_SECONDS) -> None:
+    def _write_if_bad(self, parts: Parts) -> None:
         """Write what led to no update as a skipped step, if it is the first that is not finite."""
-        everywhere = self._gathered(parts, seconds)
-        if not self._writer or self._writer.first_bad is not None:
+        found = self._gathered(parts, LAST_SECONDS)
+        if found is None or self.first_bad is not None:
             return
-        recorded = self._joined(everywhere)
+        recorded = found.step(float(self._scale))
         if recorded is not None and recorded.is_bad():
-            skipped, self._skipped = self._skipped, True
-            self._write(recorded)
-            self._skipped = skipped
+            self._write(found, skipped=True)
 
     def _write_step(self, parts: Parts) -> None:
         """Write a step, of which this process measured these parts."""
-        recorded = None
-        if self._is_recorded(self._step):
-            recorded = self._joined(self._gathered(parts))
-            self._steps_empty += recorded is None
-        self._write(recorded)
+        recorded = self._options.records(self._step)
+        found = self._gathered(parts, None) if recorded else None
+        self._write(found, skipped=bool(self._skipped))
         self._parameters.vectors = {}
 
-    def _gathered(self, parts: Parts, seconds: float | None = None) -> list[tuple[Hashable, Parts]]:
-        """What all processes measured, in the one that writes; each with the name of its batch."""
-        square = self._parameters.clipped_square
-        self._clipped_square = None if square is None else float(square)
-        if self._processes is None:
-            return [(0, parts)]
-        self._events += 1
-        on_cpu = {slot: part.on_cpu() for slot, part in parts.items()}
-        mine = Batches.of(self._model).mine, on_cpu, self._clipped_square
-        if not self._writer:
-            self._processes.send(self._events, mine)
-            return []
-        others = self._processes.received(self._events, *([] if seconds is None else [seconds]))
-        if self._processes.gone:
-            self._warn(f"{self._processes.gone} of {self._processes.size} processes stopped")
-        squares = [its for *_, its in (mine, *others) if its is not None]
-        self._clipped_square = sum(squares) if squares else None
-        return [(batch, its) for batch, its, _ in (mine, *others)]
+    def _gathered(self, parts: Parts, seconds: float | None) -> Gathered | None:
+        found = self._gathering.gather(parts, self._parameters.clipping, seconds)
+        processes = self._gathering.processes
+        if processes and processes.gone:
+            self._guard.note(f"{processes.gone} of {processes.size} processes stopped")
+        return found
 
-    def _joined(self, everywhere: list[tuple[Hashable, Parts]]) -> RecordedStep | None:
-        scale = float(self._scale)
-        batches = Batches.of(self._model).number if self._processes else 1
-        return step_of(everywhere, {"grad": scale * batches, "weight_grad": scale})
-
-    def _write(self, recorded: RecordedStep | None) -> None:
+    def _write(self, found: Gathered | None, skipped: bool) -> None:
         """Write the rows of a step, and count it."""
-        instant, record_s = time.perf_counter(), self._step_record_s
-        row: dict[str, Any] = {"step": self._step, "skipped": bool(self._skipped)}
-        row |= {"step_s": instant - self._step_began, "record_s": record_s}
-        self._step_began, self._step_record_s = instant, 0.0
+        instant = time.perf_counter()
+        row: dict[str, Any] = {
+            "step": self._step,
+            "skipped": skipped,
+            "step_s": instant - self._step_began,
+            "record_s": self._guard.take_seconds(),
+        }
+        self._step_began = instant
         if self._writer:
             try:
-                row |= self._numbers(recorded)
-                self._writer.describe(self._hooks.autocast)
-                if recorded is not None:
-                    self._writer.add_layers(self._step, recorded)
+                row |= self._write_layers(self._writer, found)
             except Exception as error:  # what cannot be written costs no other step
-                self._warn(f"the layers of a step could not be written: {one_line(error)}")
+                self._guard.note(f"the layers of a step could not be written: {one_line(error)}")
             row |= {name: _number(value) for name, value in self._logged.items()}
+            self._writer.state.notes = self._guard.notes or None
             self._writer.end_step(row)
         self._logged = {}
         self._step += 1
 
-    def _numbers(self, recorded: RecordedStep | None) -> dict[str, float]:
-        """Loss scale, norm of the gradients before clipping, and the factor of clipping."""
+    def _write_layers(self, writer: RunWriter, found: Gathered | None) -> dict[str, float]:
+        """Write the layers of a step; returns its loss scale, gradient norm, factor of clipping."""
         scale = float(self._scale)
-        found = {} if scale == 1.0 else {"loss_scale": scale}
-        norm = recorded.norm("weight_grad") if recorded else None
-        if norm is not None:
-            found["grad_norm"] = norm
-            if self._clipped_square is not None and norm > 0:
-                found["clip_factor"] = math.sqrt(self._clipped_square) / norm
-        return found
+        numbers: dict[str, float | None] = {"loss_scale": None if scale == 1.0 else scale}
+        writer.describe(self._hooks.autocast)
+        if found is not None:
+            recorded = found.step(scale)
+            if recorded is None:
+                self._steps_empty += 1
+            else:
+                writer.add_layers(self._step, recorded)
+                numbers["grad_norm"] = recorded.norm("weight_grad")
+                numbers["clip_factor"] = found.clipping.factor(scale)
+        return {name: value for name, value in numbers.items() if value is not None}
 
     # The end.
 
@@ -434,16 +359,16 @@ class Recording:
             return
         self._is_closed = True
         try:
-            self._guarded(self._end_last_step)()
+            self._guard(self._end_last_step)()
         finally:
-            self._is_active = False
+            self._guard.is_active = False
             self._hooks.remove()
             self._optimizers.remove()
             self._at_exit.remove()
         try:
             self._say_how_it_ended(error)
         except Exception as problem:
-            _say(f"the end could not be written: {one_line(problem)}")
+            say(f"the end could not be written: {one_line(problem)}")
 
     def _end_last_step(self) -> None:
         """Write what is open: a step with its update, the only passes, or those not finite."""
@@ -458,37 +383,32 @@ class Recording:
             self._write_step(parts_of(reached or self._passes, self._parameters.vectors))
         else:
             self._write_if_bad(parts_of([*self._left_out, *self._passes], {}))
-        if self._processes:
-            self._processes.leave()
+        if self._gathering.processes:
+            self._gathering.processes.leave()
 
     def _say_how_it_ended(self, error: BaseException | None) -> None:
         if not self._writer:
             return
-        if self._error is None:
+        failure = error or self._guard.error
+        if self._guard.error is None:
             self._say_what_is_missing()
-        if self._error is None and error is None and not self._writer.recorded:
-            self._warn(f"nothing was recorded in {self._step} steps")
-            self._error = RuntimeError(f"nothing was recorded in {self._step} steps")
+        if failure is None and not self._writer.recorded:
+            nothing = f"nothing was recorded in {self._step} steps"
+            self._guard.note(nothing)
+            failure = RuntimeError(nothing)
         is_interrupt = isinstance(error, KeyboardInterrupt | Terminated)
-        failure = error or self._error
         status = "interrupted" if is_interrupt else "failed" if failure else "completed"
+        self._writer.state.notes = self._guard.notes or None
         self._writer.close(status, failure)
 
     def _say_what_is_missing(self) -> None:
         if silent := self._hooks.silent:
             names = "; ".join(str(key) for key in silent[:6])
             more = f" and {len(silent) - 6} more" if len(silent) > 6 else ""
-            self._warn(f"these sites never ran where the recorder could see them: {names}{more}")
+            where = "where the recorder could see them"
+            self._guard.note(f"these sites never ran {where}: {names}{more}")
         if self._steps_empty and self._step > self._steps_empty:
-            self._warn(f"{self._steps_empty} recorded steps held no pass of the model")
-
-
-def _say(what: str) -> None:
-    """Warn. Where warnings are errors, write to stderr: no warning may end a training."""
-    try:
-        warnings.warn(f"stability.record: {what}", RuntimeWarning, stacklevel=3)
-    except RuntimeWarning as warning:
-        print(warning, file=sys.stderr)
+            self._guard.note(f"{self._steps_empty} recorded steps held no pass of the model")
 
 
 def _number(value: Any) -> float | bool | None:
