@@ -164,8 +164,8 @@ class Trial:
         """The seconds that a test file takes without any error."""
         if test not in self.seconds:
             start = time.monotonic()
-            if not self._run(test, None):
-                raise SystemExit(f"{test} fails without any error")
+            if not (self._run(test, None) or self._run(test, None)):
+                raise SystemExit(f"{test} fails without any error, twice")
             self.seconds[test] = time.monotonic() - start
         return self.seconds[test]
 

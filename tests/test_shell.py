@@ -9,7 +9,18 @@ import pytest
 
 from stability import shell
 
-COMMANDS = ("run", "plot", "claims", "theory", "bench", "replay", "compare", "export")
+COMMANDS = (
+    "run",
+    "plot",
+    "claims",
+    "theory",
+    "bench",
+    "replay",
+    "compare",
+    "export",
+    "work",
+    "status",
+)
 SMALL = ["depth=1,2", "model.width=8", "model.heads=1", "train.steps=0", "train.batch_size=1"]
 
 

@@ -4,7 +4,6 @@ The time left is that of the unfinished runs' cost at the rate, in seconds per c
 that have completed; a run that goes on counts in full.
 """
 
-import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -72,9 +71,9 @@ class Status:
 
 @shell.quiet_exit
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser("python -m stability.status", description=__doc__)
-    parser.add_argument("sweep", type=Path, help="folder of a sweep with a plan")
+    """The command: 0, or 2 after a line that says why there is no status."""
+    parser = shell.command_parser("status", "Count the runs of a plan, and say what is left.")
+    parser.add_argument("sweep", type=Path, metavar="SWEEP", help="the folder of a planned sweep")
     args = parser.parse_args(argv)
     status = Status()
     try:

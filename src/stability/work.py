@@ -7,10 +7,9 @@ checkpoint, from which another command continues. Needs no Hydra.
 """
 
 import argparse
-import os
+import math
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,41 +83,44 @@ class Lines:
         self._console.print(f"stopping: {runs} to write a checkpoint")
 
 
-def work(sweep: Path, seconds: float | None, retry: bool) -> int:
-    """Execute free runs of a planned sweep; returns the exit code."""
+def work(sweep: Path, seconds: float, retry: bool) -> int:
+    """Execute free runs of a planned sweep.
+
+    Args:
+        sweep: the folder with the plan.
+        seconds: after this time the runs are asked to stop.
+        retry: take runs that failed before, too.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        Unreadable, ConfigError: see `plan_file.read`.
+    """
     cells, trusted = plan_file.read(sweep)
     console = progress.console()
     gpus = worker_process.check_and_count_gpus(cells[:1], trusted)
     free = FreeRuns(cells, retry)
-    runs = pool.Pool(devices.worker_settings(cells, trusted, gpus), Lines(free, console))
-    time_is_up = threading.Event()
-
-    def end() -> None:
-        time_is_up.set()
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    timer = threading.Timer(seconds or 0.0, end)
-    timer.daemon = True
-    if seconds is not None:
-        timer.start()
-    try:
-        runs.run_from(free.take)
-    finally:
-        timer.cancel()
+    settings = devices.worker_settings(cells, trusted, gpus)
+    runs = pool.Pool(settings, Lines(free, console), seconds=seconds)
+    runs.run_from(free.take)
     if any(end.kind == "failed" for end in runs.ends.values()):
         return FAILED
-    if runs.stopped_by is not None and not time_is_up.is_set():
+    if runs.stopped_by is not None:
         return 128 + (runs.stopped_by if runs.stopped_by == signal.SIGINT else signal.SIGTERM)
     return 0
 
 
 @shell.quiet_exit
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser("python -m stability.work", description=__doc__)
-    parser.add_argument("sweep", type=Path, help="folder of a sweep with a plan")
-    parser.add_argument("--seconds", type=_seconds, metavar="N", help="stop after this time")
-    parser.add_argument("--retry", action="store_true", help="take runs that failed, too")
+    """The command: 0; 1 a run failed; 2 refused; 130 or 143 stopped by a signal."""
+    parser = shell.command_parser("work", "Execute the runs of a plan until none is free.")
+    parser.add_argument("sweep", type=Path, metavar="SWEEP", help="the folder of a planned sweep")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=math.inf, metavar="N",
+        help="then stop the runs at a step; the next command continues them",
+    )  # fmt: skip
+    parser.add_argument("--retry", action="store_true", help="also execute runs that failed before")
     args = parser.parse_args(argv)
     try:
         return work(args.sweep, args.seconds, args.retry)
@@ -132,7 +134,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= threading.TIMEOUT_MAX:
+    if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds > 0")
     return seconds
 

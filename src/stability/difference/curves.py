@@ -70,7 +70,7 @@ def draw(
         of_depth = mine[mine["quantity"] == str(stat)]
         _panel(right, of_depth, log=bool((of_depth["value"].dropna() > 0).all()))
         left.set(xlabel="step", ylabel="loss", title=cell.label)
-        right.set(xlabel=BLOCKS, ylabel=str(stat), title=f"at step {step}")
+        right.set(xlabel=BLOCKS, ylabel=_label(stat), title=f"at step {step}")
     page.legends = [[_handle(side, look) for side, look in zip(sides, LOOKS, strict=True)]]
     page.notes = _notes(found, cells)
     return page.close()
@@ -94,6 +94,12 @@ def _panel(ax: Axes, rows: pd.DataFrame, log: bool) -> None:
     if log:
         scales.log_y(ax, scales.log_limits(rows["value"]))
     scales.whole_ticks(ax.xaxis)
+
+
+def _label(stat: Stat) -> str:
+    """A statistic of the residual stream, for an axis."""
+    of = {"act": "$x_l$", "grad": r"$\delta_l$"}.get(stat.kind, stat.kind)
+    return f"{'variance' if stat.column == 'var' else stat.column} of {of}"
 
 
 def _handle(side: Side, look: tuple[str, object]) -> Artist:

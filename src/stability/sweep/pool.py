@@ -6,6 +6,7 @@ on the numbers of a step, or ask one run to stop and wait for its checkpoint, an
 what this file does.)
 """
 
+import math
 import signal
 import time
 from collections import deque
@@ -59,6 +60,7 @@ class Pool:
         observer: is told of starts, steps and ends, and of runs that are asked to stop.
         isolate: use a new process for each run.
         fail_fast: stop everything at the first failure.
+        seconds: stop everything after this time.
     """
 
     def __init__(
@@ -68,10 +70,12 @@ class Pool:
         *,
         isolate: bool = False,
         fail_fast: bool = False,
+        seconds: float = math.inf,
     ) -> None:
         self._workers = [WorkerProcess(each) for each in settings]
         self._observer = observer
         self._isolate, self._fail_fast = isolate, fail_fast
+        self._deadline = time.monotonic() + seconds
         self._stopping = False
         self._signals: list[int] = []
         self._ended = 0
@@ -91,7 +95,7 @@ class Pool:
         self.run_from(lambda: queue.popleft() if queue else None)
 
     def run_from(self, take: Callable[[], Cell | None]) -> None:
-        """Execute what `take` gives, until it gives None and no run goes on."""
+        """Execute what `take` gives, until it gives None and no run goes on, or all must stop."""
         with self._catching_signals():
             try:
                 while not self._must_stop() and (self._fill(take) or self._busy()):
@@ -136,7 +140,8 @@ class Pool:
 
     def _must_stop(self) -> bool:
         failed = any(end.kind == "failed" for end in self.ends.values())
-        return bool(self._signals) or (self._fail_fast and failed)
+        late = time.monotonic() > self._deadline
+        return late or bool(self._signals) or (self._fail_fast and failed)
 
     def _busy(self) -> list[WorkerProcess]:
         return [process for process in self._workers if process.cell is not None]

@@ -53,6 +53,43 @@ def test_encoder_and_decoder_are_apart():
     assert found.places["encoder.layers.1.self_attn"] == (1, "encoder.attn")
     assert found.places["decoder.layers.2"] == (2, "decoder")
     assert found.depth == 3
+    assert found.places["decoder.layers.0.self_attn"] == (0, "decoder.attn.self_attn")
+    assert found.places["decoder.layers.0.multihead_attn"] == (0, "decoder.attn.multihead_attn")
+    assert found.left_out == (
+        "sites=auto: found no mlp alone in TransformerEncoderLayer",
+        "sites=auto: found no mlp alone in TransformerDecoderLayer",
+    )
+
+
+class WithNorm(nn.Module):
+    """A branch with its norm and its residual, as T5 has it."""
+
+    def __init__(self, branch, *beside):
+        super().__init__()
+        self.norm, self.inside, self.beside = nn.LayerNorm(8), branch, nn.ModuleList(beside)
+
+
+class FFN(WithNorm):
+    pass
+
+
+@pytest.mark.parametrize(("beside", "is_found"), [((), True), ((nn.Linear(8, 8),), False)])
+def test_a_branch_inside_a_module_with_a_norm_is_found_if_it_is_whole(beside, is_found):
+    """BERT's attention has its output matrix beside the module that is called attention."""
+    mlp = MLP(nn.Linear(8, 8))
+    block = nn.Sequential(nn.LayerNorm(8), FFN(mlp, *beside))
+    found = found_blocks(nn.Sequential(nn.Sequential(block, nn.Sequential(*block))))
+    assert (mlp in found.of) is is_found
+
+
+def test_what_is_not_found_is_said(tmp_path):
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    with (
+        pytest.warns(RuntimeWarning, match="found no mlp alone in Transformer"),
+        stability.record(model, tmp_path / "run", "auto"),
+    ):
+        x = torch.randn(2, 3, 8)
+        model(x, x).sum().backward()
 
 
 def test_a_model_without_blocks_is_refused():

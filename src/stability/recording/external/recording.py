@@ -73,6 +73,8 @@ class Recording:
         self._hooks = PassHooks(model, sites.of, options, self, self._guard)
         self._optimizers = OptimizerHooks(self, self._guard)
         self._at_exit = AtExit(self.close)
+        for what in sites.left_out:
+            self._guard.note(what)
 
     @property
     def run(self) -> str | None:

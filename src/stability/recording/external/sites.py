@@ -19,6 +19,8 @@ class Sites(NamedTuple):
     """By module: what is recorded there."""
     places: dict[str, tuple[int, str]]
     """Dotted name of a module -> layer and sublayer of the parameters inside."""
+    left_out: tuple[str, ...] = ()
+    """What a search of the structure saw and could not use, in words."""
 
     @property
     def depth(self) -> int:
