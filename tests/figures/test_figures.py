@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -88,7 +89,8 @@ def test_no_number_breaks_a_figure(tmp_path: Path, name: str) -> None:
     rows = recorded(tmp_path, module)
     module.draw(module.data(rows.with_frame(poison(rows.frame, 0))), width=3.25)
     for first, value in enumerate(STRANGE):
-        module.data(rows.with_frame(poison(rows.frame, first)))
+        with suppress(CannotDraw):  # it may say that nothing is left to draw
+            module.data(rows.with_frame(poison(rows.frame, first)))
         assert log_limits([value])[0] < log_limits([value])[1]
 
 

@@ -65,6 +65,8 @@ def data(rows: SweepRows) -> SweepRows:
         unigram=("data.unigram_entropy", "first"),
         guess=("guess", "first"),
     )
+    if found["loss"].isna().all() and not found["diverged"].any():
+        raise CannotDraw("no run has a validation loss, and none diverged")
     return rows.with_frame(found.reset_index())
 
 

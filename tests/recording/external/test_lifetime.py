@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 import tracemalloc
+import warnings
 
 import pandas as pd
 import pytest
@@ -16,6 +17,8 @@ from torch import nn
 
 import stability
 from stability import plot
+from stability.figures.drawing.variants import label
+from stability.results.frames import sweep_rows
 
 LAYERS = r"(\d+)"
 
@@ -187,6 +190,16 @@ def test_two_recordings_are_two_lines_and_never_silently_two_seeds(tmp_path):
     drawn = two(tmp_path)
     assert set(drawn["label"]) == {"small", "large"}
     assert set(drawn["seeds"]) == {1}
+
+
+def test_two_recordings_are_drawn_without_a_warning_and_each_under_its_name(tmp_path, capsys):
+    two(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plot.main([str(tmp_path / "runs"), "--format", "png"]) == 0
+    assert "no run has a validation loss" in capsys.readouterr().out
+    rows = sweep_rows(tmp_path / "runs", "layers", ["step"], None)
+    assert [label(rows, "label", name) for name in ("large", "small")] == ["large", "small"]
 
 
 def test_settings_are_columns_and_lines(tmp_path):
