@@ -75,7 +75,7 @@ def record(
             (token, batch, width), -2 for the last but one.
         each_call: of a module that runs several times in a pass, call k is a layer of its own;
             else its calls are merged.
-        steps: ``updates``: as said above; ``loop``: only ``recording.step()`` ends a step.
+        steps: ``updates``: an update ends a step; ``loop``: only ``recording.step()`` does.
         loss_scale: gives the factor on the loss, for loops that scale it without torch's
             GradScaler; divided out of all gradients. Asked before each forward pass.
         label: the recording's name in figures; the folder's name by default. Recordings with the
