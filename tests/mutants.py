@@ -4,7 +4,7 @@
 
 A mutant is the package with one error of `mutations` in it. It is killed when a test file fails or
 takes far longer than without the error; it survives when the `NEAREST` test files pass. The nearest
-is the file that carries the module's name, then come those that import the module, then those that
+is the file that carries the name of the module or of its package, then come those that import the module, then those that
 import what imports it; of equals the one that imports least.
 
 Everything runs in a temporary copy of the checkout. The sample depends on the seed alone.
@@ -87,11 +87,12 @@ class Imports:
     def nearest(self, path: str, name: str = "") -> list[str]:
         """The test files that speak of a module, the nearest first; it has its file's name."""
         module, ranks = self.root / PACKAGE / path, []
+        package = path.partition("/")[0]
         name = name or module.stem
         for test in self.tests.rglob("test_*.py"):
             distance = self._distance(test, module)
             if distance is not None:
-                named = test.stem.removeprefix("test_") in (name, module.parent.name)
+                named = test.stem.removeprefix("test_") in (name, module.parent.name, package)
                 beside = test.parent.name == module.parent.name
                 place = test.relative_to(self.root).as_posix()
                 ranks.append((not named, distance, not beside, len(self._of[test]), place))

@@ -161,8 +161,7 @@ def write_run(
     varied = "_".join(f"{k.rpartition('.')[2]}-{v}" for k, v in overrides.items())
     folder = sweep / f"{varied}_{run}"
     folder.mkdir(parents=True)
-    text = f"{run} noise"
-    draw = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) / 2**32
+    draw = int.from_bytes(hashlib.blake2b(varied.encode(), digest_size=4).digest()) / 2**32
     noise = math.exp(0.3 * (draw - 0.5))
     last = steps - 1 if bad_step is None else bad_step
     loss = losses(config, last + 1, noise)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from figure_checks import legend_texts
+from picture_text import SWEEPS, TEXTS, differences, drawn
 from stability import figures
 from stability.figures import gradient
 from stability.figures.drawing.scales import log_limits
@@ -67,6 +68,16 @@ def test_any_sweep_is_drawn_or_refused_with_a_reason(tmp_path: Path, case: str) 
         assert figure.get_size_inches()[0] == 5.5
         drawn += 1
     assert drawn >= 5
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_figure_shows_what_it_showed(tmp_path: Path, name: str) -> None:
+    """Every scale, limit, colour, mark, point and word; `picture_text` accepts a change."""
+    SWEEPS[name](tmp_path)
+    kept = {file.stem: file.read_text("utf-8") for file in (TEXTS / name).glob("*.txt")}
+    assert sorted(kept) == list(ALL)
+    for figure, text in kept.items():
+        assert not differences(text, drawn(tmp_path, figure)), figure
 
 
 STRANGE = [0.0, math.nan, math.inf, -math.inf, 1e-320, 1e300, 1.0]
