@@ -4,8 +4,8 @@
 
 A mutant is the package with one error of `mutations` in it. It is killed when a test file fails or
 takes far longer than without the error; it survives when the `NEAREST` test files pass. The nearest
-is the file that carries the name of the module or of its package, then come those that import the module, then those that
-import what imports it; of equals the one that imports least.
+is the file that carries the name of the module or of its package, then come those that import the
+module, then those that import what imports it; of equals the one that imports least.
 
 Everything runs in a temporary copy of the checkout. The sample depends on the seed alone.
 """

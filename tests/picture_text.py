@@ -113,8 +113,9 @@ def _artist(artist: Artist) -> Iterator[str]:
         yield f"  line {_look(artist)} {_points(artist.get_xydata())}"
     elif isinstance(artist, QuadMesh | AxesImage):
         values = np.ma.masked_invalid(np.ma.asarray(artist.get_array()))
+        masked = int(np.ma.count_masked(values))
         yield (
-            f"  map {artist.get_cmap().name} {values.shape} masked {int(np.ma.count_masked(values))}"
+            f"  map {artist.get_cmap().name} {values.shape} masked {masked}"
             f" colours {type(artist.norm).__name__} {_numbers(artist.get_clim())}"
             f" values {_numbers(values.compressed())}"
         )
