@@ -23,12 +23,14 @@ else:
     }
 
     def __getattr__(name):
-        from importlib import import_module, metadata
-
         if name in _WHERE:
+            from importlib import import_module
+
             return getattr(import_module(_WHERE[name]), name)
         if name == "__version__":
-            return metadata.version("stability")
+            from importlib.metadata import version  # slow: every command would pay for it
+
+            return version("stability")
         raise AttributeError(f"module 'stability' has no attribute {name!r}")
 
     def __dir__():
