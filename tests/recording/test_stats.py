@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slow_statistics import COUNTS, VALUES, token_rms_twin, twin
-from stability.recording import stats
+from stability.recording import one_pass, stats
 from stability.results import statistics
 
 DTYPES = {
@@ -19,6 +20,15 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+
+
+@pytest.fixture(autouse=True, scope="module", params=["one pass", "reference"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways to the numbers: in one pass, where that can be, and by the reference alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "reference":
+            patch.setattr(one_pass, "numba", None)
+        yield
 
 
 def measured(x: torch.Tensor, divisor: float = 1.0) -> dict[str, float]:

@@ -100,11 +100,12 @@ class Optimizer:
             torch._foreach_copy_([p.detach() for p in self.params], self.lifted_params)
 
     @torch.no_grad()
-    def asked(self, before: Sequence[Tensor]) -> list[Tensor]:
+    def asked(self, before: Sequence[Tensor], places: Sequence[int] | None = None) -> list[Tensor]:
         """What the rule asked for in the step just made, in fp64, before any rounding.
 
         Args:
             before: the parameters as the step found them.
+            places: of the parameters that are asked about; all by default.
         """
         holders = {
             id(p): (inner, group)
@@ -112,10 +113,11 @@ class Optimizer:
             for group in inner.param_groups
             for p in group["params"]
         }
-        return [
-            self.rule.asked(*holders[id(lifted)], lifted, old.double())
-            for lifted, old in zip(self.lifted_params, before, strict=True)
-        ]
+        found = []
+        for place in range(len(before)) if places is None else places:
+            lifted = self.lifted_params[place]
+            found.append(self.rule.asked(*holders[id(lifted)], lifted, before[place].double()))
+        return found
 
     def zero_grad(self) -> None:
         for p in (*self.params, *self.lifted_params):

@@ -6,7 +6,7 @@ them all in one copy. Recording never changes the training: it only reads, draws
 and its hooks leave values and gradients as they are.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -118,8 +118,7 @@ class Recorder:
     def updates(
         self,
         before: Sequence[Tensor] | None,
-        requested: Sequence[Tensor] | None,
-        updated_ids: Collection[int] | None = None,
+        requested: Callable[[list[int]], list[Tensor]] | None,
     ) -> None:
         """Measure what the step changed, and how many changes were rounded away.
 
@@ -127,23 +126,35 @@ class Recorder:
 
         Args:
             before: `snapshot` of before the update.
-            requested: the changes before rounding, in the order of ``before``; None if they are
-                not known, as for a skipped update.
-            updated_ids: of the parameters that were updated; all by default.
+            requested: gives the changes before rounding of the parameters at these places of
+                ``before``; None if they are not known, as for a skipped update.
         """
         if before is None:
             return
         with self._clock.running(), torch.no_grad():
             moved = {
-                key: stats.to_fp64(p) - stats.to_fp64(old)
+                key: stats.to_fp64(p) - old
                 for (key, p), old in zip(self.weights.items(), before, strict=True)
-                if updated_ids is None or id(p) in updated_ids
             }
             vectors_NF = self._measure("update", moved)
             if requested is not None:
-                pairs = zip(requested, moved.values(), strict=True)
-                lost_N = torch.stack([((a != 0) & (m == 0)).sum() for a, m in pairs])
-                vectors_NF[:, INDEX["lost"]] = lost_N.to(vectors_NF.dtype)
+                vectors_NF[:, INDEX["lost"]] = self._lost(vectors_NF, moved, requested)
+
+    def _lost(
+        self,
+        vectors_NF: Tensor,
+        moved: Mapping[Key, Tensor],
+        requested: Callable[[list[int]], list[Tensor]],
+    ) -> Tensor:
+        """How many entries of each update were requested and did not happen, (N,)."""
+        places = list(range(len(moved)))
+        if vectors_NF.device.type == "cpu":  # only zeros can be lost; a GPU is not waited for
+            places = [i for i in places if vectors_NF[i, INDEX["zeros"]] > 0]
+        lost_N = vectors_NF.new_zeros(len(moved))
+        tensors = list(moved.values())
+        for place, asked in zip(places, requested(places), strict=True):
+            lost_N[place] = ((asked != 0) & (tensors[place] == 0)).sum()
+        return lost_N
 
     def take(self) -> RecordedStep:
         """The step's statistics, still on the device, in the order of execution.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stability.config.token_positions import positions
 from stability.parts.norms import at_least_fp32
-from stability.recording import stats
+from stability.recording import one_pass, stats
 from stability.results.statistics import FIELDS
 
 
@@ -121,7 +121,9 @@ class ScoresSite(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         rows, seen, entries = indices
         q, k = (at_least_fp32(t.detach()) for t in output)
-        scores = q[..., rows, :] @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        scores = (q[..., rows, :] / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+        if one_pass.is_able(scores):
+            return one_pass.seen_scores(scores.flatten(0, -3), seen.sum(-1))
         log_a = torch.log_softmax(scores.masked_fill(~seen, -math.inf), dim=-1)
         a = log_a.exp()
         entropy = -(a * log_a.masked_fill(a == 0, 0)).sum(-1)

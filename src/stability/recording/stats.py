@@ -1,5 +1,7 @@
 """Tensor -> statistics, on the tensor's device and without waiting for it.
 
+Finite tensors on a CPU take a faster way to the same numbers, `recording.one_pass`.
+
 A tensor becomes a vector in fp64 with an entry for each field of `results.statistics`, which says
 what the entries hold. Vectors of parts merge exactly into that of the whole (`merge`).
 """
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stability.recording import one_pass
 from stability.results.statistics import FIELDS, INDEX, OTHERS, Entries, count
 
 NUMEL, NONFINITE, ABSMAX, MEAN, VAR, FIRST_SHARE, TOKEN_RMS_MEDIAN = (
@@ -120,8 +123,15 @@ def merge_passes(passes: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
     if len(passes) > 1:
         vector = merge(torch.stack([v for v, _ in passes])[:, None])[0]
     if tokens := [rms for _, rms in passes if rms is not None and len(rms)]:
-        vector[TOKEN_RMS_MEDIAN] = torch.cat(tokens).nanquantile(0.5).nan_to_num(0.0)
+        rms = torch.cat(tokens)
+        on_cpu = rms.device.type == "cpu"
+        vector[TOKEN_RMS_MEDIAN] = one_pass.median(rms) if on_cpu else _median(rms)
     return vector
+
+
+def _median(values: Tensor) -> Tensor:
+    """Median of the values that are not NaN; 0 if there is none. Does not wait for the device."""
+    return values.nanquantile(0.5).nan_to_num(0.0)
 
 
 def square_of(vectors_NF: Tensor) -> Tensor:
@@ -132,6 +142,8 @@ def square_of(vectors_NF: Tensor) -> Tensor:
 
 def measure(x: Tensor) -> Tensor:
     """Statistics of one tensor of any shape: (fields,)."""
+    if one_pass.is_able(x) and (found := one_pass.measure(x)) is not None:
+        return found[0]
     flat = x.detach().reshape(-1)
     if flat.numel() <= CHUNK:
         return _moments(flat[None, None])[0][0]
@@ -145,6 +157,8 @@ def measure_tokens(x: Tensor, token_dim: int = 1) -> tuple[Tensor, Tensor]:
         (fields,) with the share of position 0 of the token axis, and the root mean square over
         each token's finite features, (tokens,), NaN where none is finite.
     """
+    if one_pass.is_able(x) and (found := one_pass.measure(x, token_dim)) is not None:
+        return found
     x = x.detach()
     tokens_TE = x.flatten(0, -2)
     parts = [_moments(t[None]) for t in tokens_TE.split(max(1, CHUNK // max(x.shape[-1], 1)))]
@@ -160,6 +174,8 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     """Statistics of many tensors, (len, fields), those of one size and dtype taken together."""
     if not tensors:
         return torch.empty(0, len(FIELDS))
+    if all(map(one_pass.is_able, tensors)):
+        return torch.stack([measure(t) for t in tensors])
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, t in enumerate(tensors):
         groups.setdefault((t.numel(), t.dtype), []).append(i)

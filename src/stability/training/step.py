@@ -5,6 +5,7 @@ device and reaches the optimizer there, so that a GPU need not wait for the host
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -103,7 +104,8 @@ def _update(
     if recorder is None:
         return None
     if before is not None:
-        recorder.updates(before, None if bool(skipped) else built.optimizer.asked(before))
+        asked = partial(built.optimizer.asked, before)
+        recorder.updates(before, None if bool(skipped) else asked)
     return recorder.take()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 
 import pandas as pd
 import pytest
@@ -168,6 +169,17 @@ def one_rank_stops_recording(rank, size, folder):
     recording.close()
 
 
+def rank_0_fails(rank, size, folder):
+    """In the middle of a step, while rank 1 waits for its gradients."""
+    model = net()
+    wrapped = DistributedDataParallel(model)
+    with stability.record(model, folder, SITES):
+        loss = wrapped(batch(0)[share(rank, size)]).square().mean()
+        if rank == 0:
+            raise RuntimeError("an error of the loop")
+        loss.backward()
+
+
 def start(rank, size, work, folder, port):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
@@ -272,3 +284,12 @@ def test_a_rank_that_stops_recording_does_not_stop_the_others(tmp_path):
         "1 of 2 processes stopped"
         in json.loads((tmp_path / "run" / "run.json").read_text())["notes"]
     )
+
+
+def test_an_error_of_the_loop_is_not_held_back(tmp_path):
+    began = time.monotonic()
+    with pytest.raises(mp.ProcessRaisedException):
+        processes(rank_0_fails, 2, tmp_path / "run")
+    assert time.monotonic() - began < 60  # not the half hour that rank 0 waits for a late rank
+    state = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert state["status"] == "failed" and "an error of the loop" in state["error"]

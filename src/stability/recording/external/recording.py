@@ -59,6 +59,8 @@ class Recording:
         """Index of the current step."""
         self._steps_empty = 0
         self._is_closed = False
+        self._patience: float | None = None
+        """Seconds to wait for what another process measured in a step."""
         self._step_began = time.perf_counter()
         self._passes: list[Pass] = []
         self._left_out: deque[Pass] = deque(maxlen=4)
@@ -300,7 +302,7 @@ class Recording:
     def _write_step(self, parts: Parts) -> None:
         """Write a step, of which this process measured these parts."""
         recorded = self._options.records(self._step)
-        found = self._gathered(parts, None) if recorded else None
+        found = self._gathered(parts, self._patience) if recorded else None
         self._write(found, skipped=bool(self._skipped))
         self._parameters.vectors = {}
 
@@ -360,6 +362,8 @@ class Recording:
         if self._is_closed:
             return
         self._is_closed = True
+        if error is not None:  # the others may wait for this process instead of sending
+            self._patience = LAST_SECONDS
         try:
             self._guard(self._end_last_step)()
         finally:
