@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stability.recording import one_pass, stats
+from stability.recording import compiled_loops, one_pass, stats
 from stability.results.statistics import INDEX
 
 
@@ -15,7 +15,7 @@ def test_it_is_in_use() -> None:
 
 
 @pytest.mark.parametrize(
-    "features", [1, one_pass.BLOCK - 1, one_pass.BLOCK + 1, 3 * one_pass.BLOCK]
+    "features", [1, compiled_loops.BLOCK - 1, compiled_loops.BLOCK + 1, 3 * compiled_loops.BLOCK]
 )
 def test_long_tokens_are_read_block_by_block(
     features: int, monkeypatch: pytest.MonkeyPatch
@@ -23,7 +23,7 @@ def test_long_tokens_are_read_block_by_block(
     x = torch.randn(2, 3, features, generator=torch.Generator().manual_seed(features))
     x.flatten()[-1] = 2.0**-140
     found, rms = stats.measure_tokens(x)
-    monkeypatch.setattr(one_pass, "numba", None)
+    monkeypatch.setattr(one_pass, "compiled_loops", None)
     wanted, wanted_rms = stats.measure_tokens(x)
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
     np.testing.assert_allclose(rms, wanted_rms, rtol=1e-12)
@@ -63,3 +63,48 @@ def test_the_median_leaves_nan_out() -> None:
     assert one_pass.median(torch.tensor([3.0, math.nan, 1.0])) == 2.0
     assert one_pass.median(torch.tensor([5.0, 1.0, 3.0])) == 3.0
     assert one_pass.median(torch.tensor([math.nan])) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [0.0, 1.0, 300.0, 1e6])
+def test_scores_and_entropy_are_those_of_a_softmax(dtype: torch.dtype, size: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = size * torch.randn(3, 5, 37, generator=generator, dtype=dtype)
+    seen = torch.tensor([1, 2, 16, 36, 37])
+    found = one_pass.seen_scores(scores, seen)
+    assert found is not None
+    flat, entropy = found
+    rows = [[s[:n].double() for s, n in zip(head, seen, strict=True)] for head in scores]
+    assert torch.equal(flat.double(), torch.cat([row for head in rows for row in head]))
+    wanted = torch.stack(
+        [torch.stack([torch.special.entr(row.softmax(-1)).sum() for row in head]) for head in rows]
+    )
+    torch.testing.assert_close(entropy.double(), wanted, rtol=2e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_scores_that_are_not_finite_are_left_to_the_reference(bad: float) -> None:
+    scores = torch.zeros(1, 2, 3)
+    scores[0, 0, 1] = bad  # the first query sees one key
+    assert one_pass.seen_scores(scores, torch.tensor([1, 3])) is not None
+    assert one_pass.seen_scores(scores, torch.tensor([2, 3])) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_differences_are_taken_in_fp64(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    new = [torch.randn(n, generator=generator).to(dtype) for n in (1, 7, 1000)]
+    old = [x + (1e-3 * torch.randn(len(x), generator=generator)).to(dtype) for x in new]
+    new.append(torch.tensor([1.0, math.nan]).to(dtype))
+    old.append(torch.ones(2, dtype=dtype))
+    found = stats.measure_many(new, old)
+    wanted = torch.stack(
+        [stats.measure(x.double() - y.double()) for x, y in zip(new, old, strict=True)]
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0, equal_nan=True)
+
+
+def test_tensors_of_several_formats_and_of_no_entries_are_measured_together() -> None:
+    tensors = [torch.ones(3), torch.ones(2, dtype=torch.bfloat16), torch.ones(0)]
+    found = stats.measure_many(tensors)
+    assert found[:, INDEX["numel"]].tolist() == [3, 2, 0]

@@ -27,7 +27,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Both ways to the numbers: in one pass, where that can be, and by the reference alone."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "reference":
-            patch.setattr(one_pass, "numba", None)
+            patch.setattr(one_pass, "compiled_loops", None)
         yield
 
 

@@ -72,8 +72,10 @@ class Recorder:
             with self._clock.running():
                 self._measure("weight", self.weights)
 
-    def _measure(self, kind: str, tensors: Mapping[Key, Tensor]) -> Tensor:
-        vectors_NF = stats.measure_many(list(tensors.values()))
+    def _measure(
+        self, kind: str, tensors: Mapping[Key, Tensor], minus: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        vectors_NF = stats.measure_many(list(tensors.values()), minus)
         self._parameter_vectors |= zip([(kind, (key,)) for key in tensors], vectors_NF, strict=True)
         return vectors_NF
 
@@ -132,28 +134,25 @@ class Recorder:
         if before is None:
             return
         with self._clock.running(), torch.no_grad():
-            moved = {
-                key: stats.to_fp64(p) - old
-                for (key, p), old in zip(self.weights.items(), before, strict=True)
-            }
-            vectors_NF = self._measure("update", moved)
+            vectors_NF = self._measure("update", self.weights, before)
             if requested is not None:
-                vectors_NF[:, INDEX["lost"]] = self._lost(vectors_NF, moved, requested)
+                vectors_NF[:, INDEX["lost"]] = self._lost(vectors_NF, before, requested)
 
     def _lost(
         self,
         vectors_NF: Tensor,
-        moved: Mapping[Key, Tensor],
+        before: Sequence[Tensor],
         requested: Callable[[list[int]], list[Tensor]],
     ) -> Tensor:
         """How many entries of each update were requested and did not happen, (N,)."""
-        places = list(range(len(moved)))
+        places = list(range(len(before)))
         if vectors_NF.device.type == "cpu":  # only zeros can be lost; a GPU is not waited for
             places = [i for i in places if vectors_NF[i, INDEX["zeros"]] > 0]
-        lost_N = vectors_NF.new_zeros(len(moved))
-        tensors = list(moved.values())
+        lost_N = vectors_NF.new_zeros(len(before))
+        weights = list(self.weights.values())
         for place, asked in zip(places, requested(places), strict=True):
-            lost_N[place] = ((asked != 0) & (tensors[place] == 0)).sum()
+            stayed = weights[place] == before[place]
+            lost_N[place] = ((asked != 0) & stayed).sum()
         return lost_N
 
     def take(self) -> RecordedStep:

@@ -123,7 +123,9 @@ class ScoresSite(nn.Module):
         q, k = (at_least_fp32(t.detach()) for t in output)
         scores = (q[..., rows, :] / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
         if one_pass.is_able(scores):
-            return one_pass.seen_scores(scores.flatten(0, -3), seen.sum(-1))
+            found = one_pass.seen_scores(scores.flatten(0, -3), seen.sum(-1))
+            if found is not None:
+                return found
         log_a = torch.log_softmax(scores.masked_fill(~seen, -math.inf), dim=-1)
         a = log_a.exp()
         entropy = -(a * log_a.masked_fill(a == 0, 0)).sum(-1)

@@ -170,12 +170,33 @@ def measure_tokens(x: Tensor, token_dim: int = 1) -> tuple[Tensor, Tensor]:
     return vector, token_rms
 
 
-def measure_many(tensors: Sequence[Tensor]) -> Tensor:
-    """Statistics of many tensors, (len, fields), those of one size and dtype taken together."""
+def measure_many(tensors: Sequence[Tensor], minus: Sequence[Tensor] | None = None) -> Tensor:
+    """Statistics of many tensors, (len, fields).
+
+    Args:
+        tensors: on one device.
+        minus: of the same shapes and formats. If given, the differences are measured, in fp64.
+    """
     if not tensors:
         return torch.empty(0, len(FIELDS))
-    if all(map(one_pass.is_able, tensors)):
-        return torch.stack([measure(t) for t in tensors])
+    every = [*tensors, *(minus or ())]
+    if len({x.dtype for x in every}) > 1 or not all(map(one_pass.is_able, every)):
+        return _measure_groups(_differences(tensors, minus))
+    vectors_NF, refused = one_pass.measure_many(tensors, minus)
+    if refused:
+        left, subtracted = ([t[i] for i in refused] if t else None for t in (tensors, minus))
+        vectors_NF[refused] = _measure_groups(_differences(left or (), subtracted))
+    return vectors_NF
+
+
+def _differences(tensors: Sequence[Tensor], minus: Sequence[Tensor] | None) -> Sequence[Tensor]:
+    if minus is None:
+        return tensors
+    return [to_fp64(x.detach()) - y for x, y in zip(tensors, minus, strict=True)]
+
+
+def _measure_groups(tensors: Sequence[Tensor]) -> Tensor:
+    """Statistics of many tensors, those of one size and dtype taken together."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, t in enumerate(tensors):
         groups.setdefault((t.numel(), t.dtype), []).append(i)
