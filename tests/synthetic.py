@@ -150,10 +150,12 @@ def write_run(
     close: bool = True,
     rows: bool = True,
     data_hash: str = "d" * 64,
+    subnormal: int = 0,
 ) -> Path:
     """Write one run folder and return it.
 
     With `bad_step` the run diverges there: the step's loss and layers from `bad_layer` on are NaN.
+    The gradient of the first block's output has so many `subnormal` entries.
     """
     config = config_of({"train.steps": steps, "record.every": every, **overrides})
     what = identity(Config.from_plain(config), data_hash)
@@ -170,7 +172,7 @@ def write_run(
     recorded = sorted({*range(0, last + 1, every), last})
     metadata = {"stability.config": json.dumps(config), "stability.run": run}
     for table, make in (
-        ("layers", lambda: _layers(config, recorded, noise, bad_step, bad_layer)),
+        ("layers", lambda: _layers(config, recorded, noise, bad_step, bad_layer, subnormal)),
         ("steps", lambda: _steps(config, loss)),
         ("probes", lambda: _probes(config, recorded, noise, bad_step, bad_layer)),
     ):
@@ -194,11 +196,18 @@ def _columns(rows: list[dict]) -> dict[str, list]:
 
 
 def _layers(
-    config: dict[str, Any], recorded: Iterable[int], noise: float, bad: int | None, layer: int
+    config: dict[str, Any],
+    recorded: Iterable[int],
+    noise: float,
+    bad: int | None,
+    layer: int,
+    subnormal: int,
 ) -> dict[str, list]:
-    return _columns(
-        [r for t in recorded for r in layer_rows(config, t, noise, layer if t == bad else None)]
-    )
+    rows = [r for t in recorded for r in layer_rows(config, t, noise, layer if t == bad else None)]
+    for row in rows:
+        if (row["kind"], row["site"], row["layer"]) == ("grad", "resid_post", 0):
+            row["subnormal"] = subnormal
+    return _columns(rows)
 
 
 POSITIONS = 8

@@ -53,3 +53,10 @@ def test_a_gradient_that_is_a_kernels_rounding_error_is_said_to_be_one(tmp_path:
     assert gradient.data(rows.with_frame(old)).remarks  # before there was a choice
     wide = large.assign(dtype="fp64")
     assert not gradient.data(rows.with_frame(wide)).remarks
+
+
+def test_subnormal_gradients_are_said_with_the_worst_place(tmp_path: Path) -> None:
+    write_run(tmp_path, {"norm": "pre", "depth": 2}, steps=1)
+    write_run(tmp_path, {"norm": "post", "depth": 2}, steps=1, subnormal=512 * 16)
+    (said,) = numbers(tmp_path, gradient).remarks
+    assert said.startswith("Post-LN: up to 25% of a gradient's entries (step 0, block 1)")

@@ -12,7 +12,7 @@ from stability.config.knobs import Config
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
 from stability.sweep.summary import COLUMNS, conclude
-from synthetic import write_sweep
+from synthetic import write_run, write_sweep
 
 LONG = {"norm": ["pre", "post", "none"], "norm_type": ["layernorm"], "activation": ["gelu"]}
 
@@ -112,3 +112,23 @@ def test_the_exit_code_of_a_stopped_sweep_is_130_or_143(cells, stopped, code):
 )
 def test_the_exit_code_of_a_sweep_says_whether_a_run_failed_or_was_interrupted(cells, kind, code):
     assert printed(cells, {cells[0].run: RunEnd(kind, cause="why")})[1] == code
+
+
+@pytest.mark.parametrize(("share", "is_said"), [(0.009, False), (0.25, True)])
+def test_a_run_with_subnormal_gradients_is_named_with_what_to_do(tmp_path, share, is_said):
+    made = []
+    for norm, subnormal in (("pre", 0), ("post", int(share * 512 * 64))):
+        folder = write_run(tmp_path / "s", {"norm": norm}, steps=1, subnormal=subnormal)
+        label, _, run = folder.name.rpartition("_")
+        made.append(Cell(Config(), {}, run, label, folder, ()))
+    text = " ".join(text_of(made).split())
+    assert ("subnormal numbers in gradients, at most: norm-post 25%;" in text) == is_said
+    assert ("flush_subnormal=true" in text) == is_said
+
+
+def test_runs_on_a_gpu_are_not_said_to_be_slow(tmp_path):
+    folder = write_run(tmp_path / "s", {"norm": "post"}, steps=1, subnormal=512 * 32)
+    state = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(state | {"device": "NVIDIA H200"}))
+    label, _, run = folder.name.rpartition("_")
+    assert "subnormal" not in text_of([Cell(Config(), {}, run, label, folder, ())])

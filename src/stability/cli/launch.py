@@ -108,7 +108,8 @@ def run_cells(
         settings = devices.worker_settings(waiting, config_dirs, gpus)
         config = waiting[0].config
         with progress.Display(waiting, console) as display:
-            runs = pool.Pool(settings, display, isolate=config.isolate, fail_fast=config.fail_fast)
+            isolate = config.isolate or any(grid.needs_process(cell.config) for cell in waiting)
+            runs = pool.Pool(settings, display, isolate=isolate, fail_fast=config.fail_fast)
             runs.run(waiting)
         ends = {c.run: runs.ends.get(c.run, pool.RunEnd("waiting")) for c in waiting}
         stopped_by = runs.stopped_by

@@ -14,7 +14,7 @@ from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
 COLUMNS = (
-    *(*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite"),
+    *(*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite", "subnormal"),
     *("rms", "token_rms_median", "first_share", "absmax"),
     *("model.width", "model.attention", "dtype"),
 )
@@ -58,7 +58,7 @@ def data(rows: SweepRows) -> SweepRows:
     if not parts:
         raise CannotDraw("no finite gradient at any layer")
     numbers = rows.with_frame(pd.concat(parts, ignore_index=True))
-    return numbers.with_remarks(*_rounding_errors(rows))
+    return numbers.with_remarks(*_rounding_errors(rows), *_subnormal_numbers(rows))
 
 
 def _rounding_errors(rows: SweepRows) -> list[str]:
@@ -85,6 +85,31 @@ def _rounding_errors(rows: SweepRows) -> list[str]:
     return [
         f"{'; '.join(names[:MAX_NAMED])}{more}: scores of attention up to {top:.0e}; "
         "beyond 1/eps the gradient of a fused kernel is rounding error (see model.attention)"
+    ]
+
+
+SUBNORMAL = 0.01
+"""Share of subnormal entries from which on the figure says so."""
+
+
+def _subnormal_numbers(rows: SweepRows) -> list[str]:
+    """A remark on variants whose gradient holds subnormal numbers, with the worst place."""
+    frame = rows.frame
+    if "subnormal" not in frame:  # theory
+        return []
+    grads = block_outputs(ends(frame[frame["kind"] == "grad"]))
+    grads = grads.assign(share=grads["subnormal"] / grads["numel"])
+    grads = grads[grads["share"] > SUBNORMAL].sort_values("share", ascending=False)
+    if grads.empty:
+        return []
+    worst = rows.with_frame(grads).variants()
+    names = [variant(rows, row) or "all runs" for _, row in worst.iterrows()]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    top = grads.iloc[0]
+    return [
+        f"{'; '.join(names[:MAX_NAMED])}{more}: up to {top['share']:.0%} of a gradient's entries "
+        f"(step {top['step']}, block {top['l']:.0f}) are subnormal, below the smallest normal "
+        "number: there they have fewer digits, and a CPU computes many times slower"
     ]
 
 

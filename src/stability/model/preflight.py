@@ -40,6 +40,20 @@ def check(config: Config) -> None:
     device = device_of(config)
     if config.tf32 and device.type != "cuda":
         raise ConfigError("tf32", True, f"has no effect: the device is {device.type}, not cuda")
+    if config.flush_subnormal:
+        _try_to_flush(device)
+
+
+def _try_to_flush(device: torch.device) -> None:
+    if device.type != "cpu":
+        raise ConfigError(
+            "flush_subnormal", True, f"has no effect: the device is {device.type}, not cpu"
+        )
+    try:
+        if not torch.set_flush_denormal(True):
+            raise ConfigError("flush_subnormal", True, "this CPU cannot do it")
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _branches_without_memory(config: Config) -> Branches:

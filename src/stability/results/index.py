@@ -24,6 +24,9 @@ from stability.results.run_row import KNOWN, Row, run_row
 from stability.results.schema import FINISHED, RUN_FILE, RUNS_FILE, TABLES
 from stability.results.stream import block_outputs, l2
 
+GROWTH = ("variance_growth", "grad_ratio", "grad_ratio_median", "grad_subnormal")
+"""Columns that are made of the layers table; see `index`."""
+
 STAMPS = b"stability.stamps"
 """Metadata key of ``runs.parquet``: folder of each finished run -> what its row was made from."""
 
@@ -74,7 +77,8 @@ def index(sweep: Path, folders: Sequence[Path] | None = None) -> RunIndex:
 
     ``variance_growth`` = Var(x_L) / Var(x_1) and ``grad_ratio`` = |delta_1| / |delta_L| over the
     outputs x_1 .. x_L of the blocks, at ``last_step``, the last recorded one; ``grad_ratio_median``
-    is that of the median token.
+    is that of the median token. ``grad_subnormal`` is the largest share of subnormal entries in
+    the gradient of a block's output at any recorded step.
 
     Args:
         sweep: a folder of run folders.
@@ -132,7 +136,7 @@ def _cached(cache: Path) -> dict[str, tuple[Row, str]]:
         stamps = json.loads((table.schema.metadata or {}).get(STAMPS, b"{}"))
     except integrity.DAMAGE:
         return {}
-    if not {"folder", *KNOWN} <= set(table.column_names):  # of a version with fewer knobs
+    if not {"folder", *KNOWN, *GROWTH} <= set(table.column_names):  # of a version with fewer knobs
         return {}
     return {
         row["folder"]: (row, stamps[row["folder"]])
@@ -144,23 +148,27 @@ def _cached(cache: Path) -> dict[str, tuple[Row, str]]:
 def _add_growth(folders: list[Path], rows: list[Row]) -> None:
     """Fill in how variance and gradient change from the first block's output to the last one's."""
     for row in rows:
-        row |= dict.fromkeys(("variance_growth", "grad_ratio", "grad_ratio_median"))
+        row |= dict.fromkeys(GROWTH)
     last = {row["run"]: row["last_step"] for row in rows}
     keys = ["run", "step", "layer", "sublayer", "site", "kind", "numel", "nonfinite"]
-    wanted = (pc.field("site") == "resid_post") & pc.field("step").isin(
-        sorted({*last.values()} - {None})
-    )
-    stats = ["var", "rms", "token_rms_median"]
+    at_end = pc.field("step").isin(sorted({*last.values()} - {None}))
+    wanted = (pc.field("site") == "resid_post") & (at_end | (pc.field("kind") == "grad"))
+    stats = ["var", "rms", "token_rms_median", "subnormal"]
 
     def scan() -> pd.DataFrame:
         paths = [p for folder in folders for p in tables.files(folder, "layers")]
         return tables.scan(paths, "layers", keys + stats, wanted).to_pandas()
 
     found = block_outputs(tables.settled(scan))
+    grads = found[found["kind"] == "grad"]
+    shares = grads["subnormal"] / grads["numel"].where(grads["numel"] > 0)
+    worst = shares.groupby(grads["run"].astype(str)).max()
     found = found[(found["l"] > 0) & (found["step"] == found["run"].astype(str).map(last))]
     found = found.sort_values("l").assign(size=l2(found))
     of_run = dict(iter(found.groupby("run", observed=True)))
     for row in rows:
+        if row["run"] in worst:
+            row["grad_subnormal"] = float(worst[row["run"]])
         if row["run"] in of_run:
             run = of_run[row["run"]]
             act, grad = run[run["kind"] == "act"], run[run["kind"] == "grad"]

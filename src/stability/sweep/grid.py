@@ -143,6 +143,11 @@ def make_folder(config: Config) -> None:
         raise ConfigError("out", config.out, f"cannot be written to ({error})") from error
 
 
+def needs_process(config: Config) -> bool:
+    """Whether a run must not share its process with another: threads keep how they flush."""
+    return config.flush_subnormal and config.threads > 1
+
+
 def waiting(cells: Sequence[Cell]) -> list[Cell]:
     """The cells of this shard that are not finished."""
     shard = cells[0].config.shard

@@ -30,6 +30,9 @@ COLUMNS = {
 }
 """Columns of the final table, as many as there is room for; docs/data.md defines them."""
 
+SUBNORMAL = 0.01
+"""Share of subnormal entries in a gradient from which on the user is told."""
+
 NUMBER_WIDTH, STATUS_WIDTH = 11, 13
 """Characters of a column of numbers and of the status, with the space beside it."""
 
@@ -75,6 +78,8 @@ def conclude(
 
         found = index.index(sweep)
         console.print(_table(cells, found.runs.set_index("run"), ends, console.width))
+        for line in _slowed(cells, found.runs.set_index("run")):
+            console.print(line, soft_wrap=True, highlight=False)
         for reason in found.damaged.values():
             console.print(f"{escape(reason)}; delete its folder to run it again")
     interrupted = any(_kind(cell, ends) == "interrupted" for cell in cells)
@@ -117,6 +122,22 @@ def _table(cells: Sequence[Cell], runs: Any, ends: Mapping[str, RunEnd], width: 
         numbers = ["-" if row is None else _number(row[key]) for key in shown]
         table.add_row(escape(name), f"[{COLOURS.get(status, 'white')}]{status}[/]", *numbers)
     return table
+
+
+def _slowed(cells: Sequence[Cell], runs: Any) -> list[str]:
+    """What to say of runs on a CPU whose gradients held subnormal numbers."""
+    shares = {
+        cell.title: runs.loc[cell.run, "grad_subnormal"]
+        for cell in cells
+        if cell.run in runs.index and str(runs.loc[cell.run, "device"]).startswith("cpu")
+    }
+    named = [f"{name} {share:.0%}" for name, share in shares.items() if share > SUBNORMAL]
+    if not named:
+        return []
+    return [
+        f"subnormal numbers in gradients, at most: {escape(', '.join(named))}; a CPU multiplies"
+        " them many times slower. flush_subnormal=true computes with 0 instead."
+    ]
 
 
 def _status(cell: Cell, row: Any, ends: Mapping[str, RunEnd]) -> str:

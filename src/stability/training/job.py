@@ -56,6 +56,9 @@ def execute(
         Exception: whatever ended the run early; run.json then says ``failed`` and why.
     """
     instantiate.allow(*config.allow)
+    # Of this thread and of those that it will start; threads that exist keep what they have, so a
+    # run with several threads that flushes is given a process of its own.
+    torch.set_flush_denormal(config.flush_subnormal)
     torch.set_num_threads(config.threads)
     folder.mkdir(parents=True, exist_ok=True)
     with logging_to(folder / schema.LOG_FILE):
