@@ -1,10 +1,12 @@
-"""What tests of external loops share: small chains of layers, and rows in a fixed order."""
+"""What tests of external loops share: small chains of layers, rows in a fixed order, plain hooks."""
 
 import json
 
 import pandas as pd
+import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 LAYERS = r"layers\.(\d+)"
 
@@ -51,3 +53,68 @@ def steps(folder):
 
 def state(folder):
     return json.loads((folder / "run.json").read_text())
+
+
+def rms(tensor):
+    return tensor.detach().double().square().mean().sqrt().item()
+
+
+class PlainHooks:
+    """The rms of each step's tensors, from forward hooks, ``retain_grad`` and ``p.grad`` alone.
+
+    A step ends with the step of an optimizer of the model; its passes are those that a backward
+    pass has reached. Gradients of parameters are those that the last backward pass left.
+
+    Args:
+        model: the model.
+        names: dotted names of the modules whose outputs count.
+    """
+
+    def __init__(self, model, names):
+        self.model, self.names, self.steps = model, names, []
+        self._passes, self._grads = {name: [] for name in names}, {}
+        modules = dict(model.named_modules())
+        handles = [
+            modules[name].register_forward_hook(lambda _, __, out, name=name: self._see(name, out))
+            for name in names
+        ]
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                hook = p.register_post_accumulate_grad_hook
+                handles.append(hook(lambda p, name=name: self._grads.update({name: rms(p.grad)})))
+        handles.append(register_optimizer_step_post_hook(self._end_step))
+        self._handles = handles
+
+    def _see(self, name, out):
+        out = out[0] if isinstance(out, tuple) else out
+        if torch.is_grad_enabled() and out.requires_grad:
+            out.retain_grad()
+            self._passes[name].append(out)
+
+    def _end_step(self, optimizer, *_):
+        own = {id(p) for p in self.model.parameters()}
+        if not own & {id(p) for group in optimizer.param_groups for p in group["params"]}:
+            return
+        used = {n: [x for x in outs if x.grad is not None] for n, outs in self._passes.items()}
+        act = [rms(torch.cat([x.flatten() for x in used[n]])) for n in self.names]
+        grad = [rms(torch.cat([x.grad.flatten() for x in used[n]])) for n in self.names]
+        numel = [sum(x.numel() for x in used[n]) for n in self.names]
+        self.steps.append({"act": act, "grad": grad, "numel": numel, "weight_grad": self._grads})
+        self._passes, self._grads = {name: [] for name in self.names}, {}
+
+    def remove(self):
+        for handle in self._handles:
+            handle.remove()
+
+
+def assert_recorded(folder, plain, rel=1e-5):
+    """Every step of the run holds what plain hooks saw; blocks are the sublayer ``block``."""
+    assert sorted(set(rows(folder).step)) == list(range(len(plain.steps)))
+    for number, step in enumerate(plain.steps):
+        at_blocks = rows(folder, step=number, sublayer="block", site="resid_post")
+        for kind in ("act", "grad"):
+            found = at_blocks[at_blocks.kind == kind].sort_values("layer")
+            assert found.rms.tolist() == pytest.approx(step[kind], rel=rel)
+            assert found.numel.tolist() == step["numel"]
+        grads = rows(folder, step=number, kind="weight_grad")
+        assert sorted(grads.rms) == pytest.approx(sorted(step["weight_grad"].values()), rel=rel)

@@ -44,12 +44,14 @@ class LayerLog:
         """Columns of the layers table. Waits for the device."""
         return recorded.rows(run=self.run, step=step)
 
-    def add(self, step: int, recorded: RecordedStep) -> None:
-        """Write the step if `is_written`; else keep it in the ring."""
-        if self.is_written(step):
-            self.write(self.rows(step, recorded))
-        else:
+    def add(self, step: int, recorded: RecordedStep) -> Rows | None:
+        """Write the step if `is_written`, and return its rows; else keep it in the ring."""
+        if not self.is_written(step):
             self._ring.append((step, recorded))
+            return None
+        rows = self.rows(step, recorded)
+        self.write(rows)
+        return rows
 
     def write(self, rows: Rows) -> None:
         """Write rows, whatever their step."""

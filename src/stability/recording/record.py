@@ -16,9 +16,10 @@ It leaves the folder of a run like any other, which `stability.load` and the plo
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
@@ -34,6 +35,41 @@ from stability.recording.external.sites import matching
 from stability.recording.machine import device_name
 from stability.results import parquet, schema
 from stability.results.run_file import RunFile, now
+from stability.results.sinks import SummaryWriter, WandbRun, live_sink_of
+
+
+class Arguments(TypedDict, total=False):
+    """The arguments of `record` that have a name, for those who hand them on."""
+
+    every: int
+    ring: int
+    kinds: Sequence[str]
+    token_dim: int
+    each_call: bool
+    steps: StepMode
+    loss_scale: Callable[[], float] | None
+    label: str | None
+    settings: Mapping[str, Any] | None
+    seed: int | None
+    overwrite: bool
+    first_step: int
+    also: SummaryWriter | WandbRun | None
+
+
+def check(arguments: Arguments) -> None:
+    """Refuse arguments of `record` that are not legal, before there is a model.
+
+    Raises:
+        ValueError, TypeError: see `record`; or there is no such argument.
+    """
+    given: Mapping[str, Any] = arguments
+    if unknown := given.keys() - Arguments.__annotations__.keys():
+        raise TypeError(f"stability.record has no argument {', '.join(sorted(unknown))}")
+    own = {field.name for field in fields(Options)}
+    Options(**{name: value for name, value in given.items() if name in own})
+    _plain(arguments.get("settings") or {})
+    if (also := arguments.get("also")) is not None:
+        live_sink_of(also)
 
 
 def record(
@@ -52,6 +88,8 @@ def record(
     settings: Mapping[str, Any] | None = None,
     seed: int | None = None,
     overwrite: bool = False,
+    first_step: int = 0,
+    also: SummaryWriter | WandbRun | None = None,
 ) -> Recording:
     """Record a model in an external training loop.
 
@@ -84,6 +122,10 @@ def record(
             tables and lines of figures.
         seed: tells recordings with one label apart.
         overwrite: replace a run that ``out`` holds.
+        first_step: number of the first step, where a training is resumed. Above 0 a run that
+            ``out`` holds is continued: rows of this step and later ones are written anew.
+        also: a ``SummaryWriter`` of TensorBoard or a run of ``wandb.init``, which gets the numbers
+            of `results.curated` as they come.
 
     Returns:
         the `Recording`, which has begun: a context manager; without ``with``, call its ``close``.
@@ -91,14 +133,16 @@ def record(
     Raises:
         ValueError: an argument is not legal, or no parameter is trained.
         FileExistsError: ``out`` holds a run.
+        TypeError: ``also`` is neither.
     """
-    options = Options(every, ring, kinds, token_dim, each_call, steps, loss_scale)
+    options = Options(every, ring, kinds, token_dim, each_call, steps, loss_scale, first_step)
+    sink = None if also is None else live_sink_of(also)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
     found = found_blocks(model) if sites == AUTO else matching(model, sites)
     plain_settings = _plain(settings or {})
     folder = Path(out)
-    _refuse_run(folder, overwrite)
+    _refuse_run(folder, overwrite or first_step > 0)
     processes = Processes.joined(str(folder.resolve()))
     writer = None
     if processes is None or processes.writes:
@@ -111,9 +155,11 @@ def record(
             "sites": sites,
             "record": {"every": every, "kinds": list(kinds)},
         }
-        state = _open(folder, model)
-        writer = RunWriter(folder, state, config, every, ring, partial(_format, model))
-    return Recording(model, found, options, writer, processes)
+        state = _continued(folder) if first_step else None
+        state = state or _open(folder, model)
+        format_of = partial(_format, model)
+        writer = RunWriter(folder, state, config, every, ring, format_of, first_step)
+    return Recording(model, found, options, writer, processes, sink)
 
 
 def _refuse_run(folder: Path, overwrite: bool) -> None:
@@ -136,6 +182,17 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(name, str) or not isinstance(value, str | int | float | bool):
             raise ValueError(f"settings={{{name!r}: {value!r}}}: must be a number, text or bool")
     return dict(settings)
+
+
+def _continued(folder: Path) -> RunFile | None:
+    """What run.json says of a run that goes on; None if the folder holds none."""
+    if not (folder / schema.RUN_FILE).exists():
+        return None
+    state = RunFile.read(folder)
+    state.status = state.outcome = "running"
+    state.error = state.finished = None
+    state.started, state.pid = now(), os.getpid()
+    return state
 
 
 def _open(folder: Path, model: nn.Module) -> RunFile:

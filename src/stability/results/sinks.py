@@ -6,13 +6,16 @@ run of ``wandb.init``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 """An image: height, width, three colours."""
+
+LIVE_STEP = "stability/step"
+"""Name under which a run of Weights & Biases gets the number of the step."""
 
 
 @runtime_checkable
@@ -55,6 +58,19 @@ def sink_of(writer: SummaryWriter | WandbRun) -> Sink:
     )
 
 
+def live_sink_of(writer: SummaryWriter | WandbRun) -> Sink:
+    """`sink_of`, for a writer to which the user's loop sends numbers as well.
+
+    A run of Weights & Biases counts steps itself and drops what comes with an earlier step. So the
+    number of the step is sent as a number, and is the axis of the others.
+
+    Raises:
+        TypeError: see `sink_of`.
+    """
+    sink = sink_of(writer)
+    return _LiveWandb(sink.run) if isinstance(sink, _Wandb) else sink
+
+
 @dataclass(frozen=True)
 class _TensorBoard:
     writer: Any
@@ -78,3 +94,15 @@ class _Wandb:
         import wandb
 
         self.run.log({name: wandb.Image(pixels_HW3)}, step=step)
+
+
+@dataclass(frozen=True)
+class _LiveWandb(_Wandb):
+    defined: set[str] = field(default_factory=set)
+    """Names that have their axis."""
+
+    def scalars(self, numbers: Mapping[str, float], step: int) -> None:
+        for name in numbers.keys() - self.defined:
+            self.run.define_metric(name, step_metric=LIVE_STEP)
+            self.defined.add(name)
+        self.run.log({LIVE_STEP: step, **numbers})

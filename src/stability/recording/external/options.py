@@ -25,12 +25,15 @@ class Options:
     each_call: bool = False
     steps: StepMode = "updates"
     loss_scale: Callable[[], float] | None = None
+    first_step: int = 0
 
     def __post_init__(self) -> None:
         if not self.kinds or set(self.kinds) - set(KINDS):
             raise ValueError(f"kinds={list(self.kinds)}: choose from {', '.join(KINDS)}")
         if self.every < 1 or self.ring < 0:
             raise ValueError(f"every={self.every}, ring={self.ring}: must be >= 1 and >= 0")
+        if not isinstance(self.first_step, int) or self.first_step < 0:
+            raise ValueError(f"first_step={self.first_step}: must be a whole number >= 0")
         if self.steps not in get_args(StepMode):
             raise ValueError(f"steps={self.steps}: choose from {', '.join(get_args(StepMode))}")
         if not isinstance(self.token_dim, int):

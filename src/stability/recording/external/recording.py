@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from stability.recording.external.gathering import Gathered, Gathering
 from stability.recording.external.guard import Guard, say
 from stability.recording.external.lifetime import AtExit, Terminated
+from stability.recording.external.live import Live
 from stability.recording.external.measured_step import Parts, parts_of
 from stability.recording.external.optimizers import OptimizerHooks
 from stability.recording.external.options import Options
@@ -22,6 +23,7 @@ from stability.recording.external.run_writer import RunWriter
 from stability.recording.external.sites import Sites
 from stability.results import schema
 from stability.results.run_file import one_line
+from stability.results.sinks import Sink
 
 LAST_SECONDS = 10.0
 """How long the end of a recording waits for other processes."""
@@ -43,6 +45,7 @@ class Recording:
         options: see `record`.
         writer: writes the run; None in a process that sends what it measures to rank 0.
         processes: those that record together; None if this is the only one.
+        sink: is sent the curated numbers of each step.
     """
 
     def __init__(
@@ -52,10 +55,11 @@ class Recording:
         options: Options,
         writer: RunWriter | None,
         processes: Processes | None,
+        sink: Sink | None = None,
     ) -> None:
         self._options, self._writer = options, writer
         self._gathering = Gathering(model, processes)
-        self._step = 0
+        self._step = options.first_step
         """Index of the current step."""
         self._steps_empty = 0
         self._is_closed = False
@@ -69,6 +73,7 @@ class Recording:
         self._skipped: bool | Tensor = False
         self._scale: float | Tensor = 1.0
         self._guard = Guard(processes.leave if processes else lambda: None)
+        self._live = Live(sink, self._guard.note) if sink else None
         self._parameters = Parameters(
             model, sites.key_of, options.kinds, self._guard.note, counts_whole=writer is not None
         )
@@ -329,6 +334,8 @@ class Recording:
             except Exception as error:  # what cannot be written costs no other step
                 self._guard.note(f"the layers of a step could not be written: {one_line(error)}")
             row |= {name: _number(value) for name, value in self._logged.items()}
+            if self._live:
+                self._live.send(self._writer.written, row)
             self._writer.state.notes = self._guard.notes or None
             self._writer.end_step(row)
         self._logged = {}
@@ -385,7 +392,7 @@ class Recording:
         if not self._saw_update and reached and self._parameters.have_changed():
             self._parameters.after_update()  # a loop without an optimizer ends with an update
             self._conclude()
-        elif not self._step and self._passes:  # passes at init, without an update
+        elif self._step == self._options.first_step and self._passes:  # passes at init, without an update
             self._write_step(parts_of(reached or self._passes, self._parameters.vectors))
         else:
             self._write_if_bad(parts_of([*self._left_out, *self._passes], {}))
@@ -398,7 +405,7 @@ class Recording:
         failure = error or self._guard.error
         if self._guard.error is None:
             self._say_what_is_missing()
-        if failure is None and not self._writer.recorded:
+        if failure is None and not (self._writer.recorded or self._options.first_step):
             nothing = f"nothing was recorded in {self._step} steps"
             self._guard.note(nothing)
             failure = RuntimeError(nothing)
@@ -413,7 +420,7 @@ class Recording:
             more = f" and {len(silent) - 6} more" if len(silent) > 6 else ""
             where = "where the recorder could see them"
             self._guard.note(f"these sites never ran {where}: {names}{more}")
-        if self._steps_empty and self._step > self._steps_empty:
+        if self._steps_empty and self._step - self._options.first_step > self._steps_empty:
             self._guard.note(f"{self._steps_empty} recorded steps held no pass of the model")
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from stability.recording.layer_log import LayerLog
 from stability.recording.machine import finfo
-from stability.recording.recorded_step import RecordedStep, first_bad
+from stability.recording.recorded_step import RecordedStep, Rows, first_bad
 from stability.results import schema
 from stability.results.atomic import write_text
 from stability.results.parquet import Writer, run_metadata
@@ -25,10 +25,11 @@ class RunWriter:
 
     Args:
         folder: of the run.
-        state: what run.json says.
+        state: what run.json says; of a run that is continued, what it said before.
         config: of the run, but for the format of activations.
         every, ring: see `LayerLog`.
         format_of: names the number format of activations, given that of autocast.
+        first_step: rows of this step and later ones that the folder holds are dropped.
     """
 
     def __init__(
@@ -39,17 +40,23 @@ class RunWriter:
         every: int,
         ring: int,
         format_of: Callable[[torch.dtype | None], tuple[str, torch.dtype]],
+        first_step: int = 0,
     ) -> None:
         self.folder, self.state, self._config, self._format_of = folder, state, config, format_of
-        self.first_bad: dict[str, Any] | None = None
+        bad = state.first_bad
+        self.first_bad = bad if bad and bad["step"] < first_step else None
+        self.written: Rows | None = None
+        """Rows of the layers table that the current step has."""
         self.recorded = 0
         """Number of steps with rows in the layers table, or in the ring."""
         self._tables = {name: Writer(folder, name, {}) for name in ("layers", "steps")}
         self._layers = LayerLog(self._tables["layers"], state.run, every, ring)
         self._unflushed, self._flush_by = 0, time.monotonic() + FLUSH_SECONDS
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() - (state.seconds or 0.0)
         self._autocast: torch.dtype | None = None
         self._write_config()
+        for table in self._tables.values():
+            table.keep(range(first_step))
         self._write_state()
 
     def describe(self, autocast: torch.dtype | None) -> None:
@@ -63,18 +70,20 @@ class RunWriter:
         self.recorded += 1
         self._unflushed += 1
         if self.first_bad is not None or not recorded.is_bad():
-            self._layers.add(step, recorded)
+            self.written = self._layers.add(step, recorded)
             return
         rows = self._layers.rows(step, recorded)
         self.first_bad = first_bad(rows)
         self._layers.write_ring(before=step)
         self._layers.write(rows)
+        self.written = rows
         self._unflushed = FLUSH_STEPS
 
     def end_step(self, row: Mapping[str, Any]) -> None:
         """Write the row of a step, and bring rows to disk if it is time."""
         of_run = {"run": self.state.run, **row}
         self._tables["steps"].append({name: [value] for name, value in of_run.items()})
+        self.written = None
         self.state.steps_done = row["step"] + 1
         self.state.record_seconds = (self.state.record_seconds or 0.0) + row["record_s"]
         if self._unflushed >= FLUSH_STEPS or time.monotonic() > self._flush_by:
