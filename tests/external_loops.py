@@ -1,4 +1,4 @@
-"""What tests of external loops share: small chains of layers, rows in a fixed order, plain hooks."""
+"""What tests of external loops share: chains of layers, rows in a fixed order, plain hooks."""
 
 import json
 

@@ -47,9 +47,7 @@ class Record(TrainerCallback):
         FileExistsError: when the training begins, ``out`` holds a run.
     """
 
-    def __init__(
-        self, out: str | Path, sites: str = "auto", **options: Unpack[Arguments]
-    ) -> None:
+    def __init__(self, out: str | Path, sites: str = "auto", **options: Unpack[Arguments]) -> None:
         check(options)
         self.out, self.sites, self.options = out, sites, options
         self.recording: Recording | None = None

@@ -221,3 +221,53 @@ def test_time_alone_brings_rows_to_disk(tmp_path, monkeypatch):
         time.sleep(0.1)
         train(model, optimizer, 2)
         assert recorded_steps(tmp_path / "run")
+
+
+def test_a_training_that_resumes_continues_its_run(tmp_path):
+    def run(folder, legs):
+        model, optimizer = small()
+        for begin, end, redone in legs:
+            options = {"every": 2, "ring": 1, "first_step": begin}
+            with stability.record(model, folder, LAYERS, **options) as loop:
+                train(model, optimizer, end - begin)
+                kept = {name: p.clone() for name, p in model.state_dict().items()}
+                train(model, optimizer, redone)  # steps after the last checkpoint
+            assert loop.steps_done == end + redone
+            model.load_state_dict(kept)
+        return loop
+
+    whole = run(tmp_path / "whole", [(0, 9, 0)])
+    legs = run(tmp_path / "legs", [(0, 3, 2), (3, 6, 1), (6, 9, 0)])
+    frames = [stability.load(tmp_path / name).drop(columns="run") for name in ("whole", "legs")]
+    names = [c for c in frames[0].columns if c not in ("label", "folder")]
+    pd.testing.assert_frame_equal(*(f[names].reset_index(drop=True) for f in frames))
+    assert stability.load(tmp_path / "legs", "steps").step.tolist() == list(range(9))
+    found = state(tmp_path / "legs")
+    assert found["status"] == "completed" and found["steps_done"] == 9
+    assert found["record_seconds"] > 0 and found["run"] == legs.run != whole.run
+
+
+def test_a_run_that_failed_and_goes_on_forgets_its_error(tmp_path):
+    model, optimizer = small()
+    with pytest.raises(ValueError), stability.record(model, tmp_path / "run", LAYERS):
+        train(model, optimizer, 3)
+        model[0].weight.data[0] = float("nan")
+        train(model, optimizer, 1)
+        raise ValueError
+    assert state(tmp_path / "run")["first_bad"]["step"] == 3
+    model, optimizer = small()
+    with stability.record(model, tmp_path / "run", LAYERS, first_step=2):
+        train(model, optimizer, 2)
+    found = state(tmp_path / "run")
+    assert (found["status"], found["error"], found["first_bad"]) == ("completed", None, None)
+    with stability.record(model, tmp_path / "run", LAYERS, first_step=4):
+        pass  # the training was complete
+    assert state(tmp_path / "run")["status"] == "completed"
+    assert recorded_steps(tmp_path / "run") == [0, 1, 2, 3]
+
+
+def test_the_first_step_of_a_new_run_may_have_any_number(tmp_path):
+    model, optimizer = small()
+    with stability.record(model, tmp_path / "run", LAYERS, first_step=7):
+        train(model, optimizer, 2)
+    assert recorded_steps(tmp_path / "run") == [7, 8]

@@ -392,7 +392,9 @@ class Recording:
         if not self._saw_update and reached and self._parameters.have_changed():
             self._parameters.after_update()  # a loop without an optimizer ends with an update
             self._conclude()
-        elif self._step == self._options.first_step and self._passes:  # passes at init, without an update
+        elif (
+            self._step == self._options.first_step and self._passes
+        ):  # passes at init, without an update
             self._write_step(parts_of(reached or self._passes, self._parameters.vectors))
         else:
             self._write_if_bad(parts_of([*self._left_out, *self._passes], {}))
