@@ -1,7 +1,8 @@
 """Gradient stability of deep Transformers: sweep, train, record, plot.
 
 `load` reads what a sweep left on disk, `record` records a model in an external loop, and `compare`
-says in what two runs or sweeps differ. All are imported when first used, so that reading tables
+says in what two runs or sweeps differ. `stability.hf.Record` and `stability.lightning.Record` record
+what the Trainers of these frameworks train. All are imported when first used, so that reading tables
 needs no torch and plotting starts fast.
 """
 
@@ -21,11 +22,14 @@ else:
         "load": "stability.results.frames",
         "record": "stability.recording.record",
     }
+    _ADAPTERS = {"hf", "lightning"}
 
     def __getattr__(name):
-        if name in _WHERE:
-            from importlib import import_module
+        from importlib import import_module
 
+        if name in _ADAPTERS:
+            return import_module(f"stability.{name}")
+        if name in _WHERE:
             return getattr(import_module(_WHERE[name]), name)
         if name == "__version__":
             from importlib.metadata import version  # slow: every command would pay for it
@@ -34,4 +38,4 @@ else:
         raise AttributeError(f"module 'stability' has no attribute {name!r}")
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, *_ADAPTERS})
