@@ -113,3 +113,40 @@ def test_every_command_is_a_module_that_can_be_run():
         main = Path(str(found.origin))
         main = main.with_name("__main__.py") if main.name == "__init__.py" else main
         assert '__name__ == "__main__"' in main.read_text()
+
+
+FRAMEWORKS = ("transformers", "accelerate", "lightning", "peft", "tensorboard", "wandb")
+
+
+def test_recording_imports_no_framework():
+    code = f"""
+import sys
+import stability
+assert callable(stability.record)
+assert not {set(FRAMEWORKS)} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "extra"),
+    [("hf", "transformers", "hf"), ("lightning", "lightning.pytorch", "lightning")],
+)
+def test_an_adapter_without_its_framework_says_what_to_install(name, framework, extra):
+    code = f"""
+import sys
+sys.modules["{framework}"] = None
+import stability
+try:
+    stability.{name}
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"pip install 'stability[{extra}]'" in done.stdout
+
+
+def test_an_adapter_is_found_without_an_import_of_its_own():
+    pytest.importorskip("transformers")
+    code = "import stability; assert stability.hf.Record and 'hf' in dir(stability)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,9 +1,9 @@
 """Gradient stability of deep Transformers: sweep, train, record, plot.
 
 `load` reads what a sweep left on disk, `record` records a model in an external loop, and `compare`
-says in what two runs or sweeps differ. `stability.hf.Record` and `stability.lightning.Record` record
-what the Trainers of these frameworks train. All are imported when first used, so that reading tables
-needs no torch and plotting starts fast.
+says in what two runs or sweeps differ. `stability.hf.Record` and `stability.lightning.Record` are
+callbacks that record. All are imported when first used, so that reading tables needs no
+torch and plotting starts fast.
 """
 
 from typing import TYPE_CHECKING

@@ -54,13 +54,7 @@ class Record(TrainerCallback):
         """The recording, while the Trainer trains."""
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: nn.Module,
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Begin to record; again, if the Trainer begins again with a smaller batch."""
         options = self.options
@@ -69,20 +63,15 @@ class Record(TrainerCallback):
             options = {**options, "overwrite": True}
         if state.global_step:
             options = {**options, "first_step": state.global_step}
+        model: nn.Module = given["model"]
         self.recording = record(model, self.out, self.sites, **options)
 
     def on_pre_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        optimizer: Any,
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Log the learning rate of the update that comes."""
         if self.recording is not None:
-            self.recording.log(lr=optimizer.param_groups[0]["lr"])
+            self.recording.log(lr=given["optimizer"].param_groups[0]["lr"])
 
     def on_log(
         self,
@@ -90,7 +79,7 @@ class Record(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, float] | None = None,
-        **_: Any,
+        **given: Any,
     ) -> None:
         """Log what the Trainer logs."""
         if self.recording is not None:
@@ -98,7 +87,7 @@ class Record(TrainerCallback):
             self.recording.log(**known)
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """End the recording."""
         self.close()
@@ -130,4 +119,4 @@ def _telling_of_errors(train: Callable[..., Any]) -> Callable[..., Any]:
     return telling
 
 
-Trainer.train = _telling_of_errors(Trainer.train)
+setattr(Trainer, "train", _telling_of_errors(Trainer.train))  # noqa: B010
