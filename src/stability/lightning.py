@@ -24,8 +24,8 @@ class Record(Callback):
     """Records the training of a Trainer, from its first step to its end or its exception.
 
     ``steps`` has the ``loss`` that ``training_step`` returns, the ``lr`` of the first optimizer,
-    and as ``val_loss`` what the module logs under that name. A training that resumes from a
-    checkpoint continues the recording in ``out``.
+    and as ``val_loss`` what the module logs under that name. Of several processes the loss is that
+    of rank 0. A training that resumes from a checkpoint continues the recording in ``out``.
 
     Args:
         out: the run's folder, see `stability.record`.
