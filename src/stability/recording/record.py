@@ -27,11 +27,10 @@ from torch import nn
 from stability.config.names import KINDS
 from stability.parts.precision import PRECISIONS
 from stability.recording.external.options import Options, StepMode
-from stability.recording.external.presets import AUTO, found_blocks
+from stability.recording.external.presets import chosen_sites
 from stability.recording.external.processes import Processes
 from stability.recording.external.recording import Recording
 from stability.recording.external.run_writer import RunWriter
-from stability.recording.external.sites import matching
 from stability.recording.machine import device_name
 from stability.results import parquet, schema
 from stability.results.run_file import RunFile, now
@@ -104,7 +103,8 @@ def record(
     Args:
         model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
         out: the run's folder; must not hold a run already.
-        sites: pattern of module names, see `sites.matching`, or ``auto``.
+        sites: ``gpt2``, ``llama``, ``bert``, ``t5``, ``vit``, ``torch``, ``auto``, or a pattern of
+            module names, see `sites.matching`.
         every: steps between recordings.
         ring: steps before the first non-finite one that are written as well, whatever ``every``
             says; costs a recording at every step.
@@ -139,7 +139,7 @@ def record(
     sink = None if also is None else live_sink_of(also)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")
-    found = found_blocks(model) if sites == AUTO else matching(model, sites)
+    found = chosen_sites(model, sites)
     plain_settings = _plain(settings or {})
     folder = Path(out)
     _refuse_run(folder, overwrite or first_step > 0)

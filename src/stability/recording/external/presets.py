@@ -1,125 +1,187 @@
-"""Sites of a model found by its structure: its blocks, and the attention and MLP inside them."""
+"""Sites of families of models: the names of their blocks' modules in public libraries."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from torch import nn
 
-from stability.config.names import BLOCK, Key
-from stability.recording.external.passes import Site
-from stability.recording.external.sites import Sites
+from stability.recording.external.blocks import Parts, Stack, sites_of
+from stability.recording.external.sites import Sites, matching
+from stability.recording.external.structure import AUTO, found_blocks, is_norm
 
-AUTO = "auto"
-"""The value of ``sites`` that asks for `found_blocks`."""
 
-BRANCHES = {
-    "attn": ("attention", "attn"),
-    "mlp": ("mlp", "feedforward", "ffn", "denseact", "densegated"),
+class Blocks(NamedTuple):
+    """One kind of block of a family."""
+
+    parts: Parts
+    final_norm: str = ""
+    """Name of the norm after the last block, beside the list of blocks, or with a dot in front
+    beside the module that holds the list; may be absent."""
+
+
+PRESETS: Mapping[str, Sequence[Blocks]] = {
+    # transformers.GPT2Model and its heirs; nanoGPT
+    "gpt2": [
+        Blocks({"norm1": ("ln_1",), "attn": ("attn",), "norm2": ("ln_2",), "mlp": ("mlp",)}, "ln_f")
+    ],
+    # transformers.LlamaModel; Mistral, Qwen
+    "llama": [
+        Blocks(
+            {
+                "norm1": ("input_layernorm",),
+                "attn": ("self_attn",),
+                "norm2": ("post_attention_layernorm",),
+                "mlp": ("mlp",),
+            },
+            "norm",
+        )
+    ],
+    # transformers.BertModel; RoBERTa, ELECTRA
+    "bert": [
+        Blocks(
+            {
+                "attn": ("attention", "attention.output.dropout"),
+                "norm1": ("attention.output.LayerNorm",),
+                "mlp": ("intermediate", "output.dense", "output.dropout"),
+                "norm2": ("output.LayerNorm",),
+            }
+        )
+    ],
+    # transformers.T5Model; encoder and decoder
+    "t5": [
+        Blocks(
+            {
+                "norm1": ("layer.0.layer_norm",),
+                "attn": ("layer.0.SelfAttention", "layer.0.dropout"),
+                "norm2": ("layer.1.layer_norm",),
+                "mlp": ("layer.1.DenseReluDense", "layer.1.dropout"),
+            },
+            "final_layer_norm",
+        ),
+        Blocks(
+            {
+                "norm1": ("layer.0.layer_norm",),
+                "attn": ("layer.0.SelfAttention", "layer.0.dropout"),
+                "norm2": ("layer.1.layer_norm",),
+                "cross_attn": ("layer.1.EncDecAttention", "layer.1.dropout"),
+                "norm3": ("layer.2.layer_norm",),
+                "mlp": ("layer.2.DenseReluDense", "layer.2.dropout"),
+            },
+            "final_layer_norm",
+        ),
+    ],
+    "vit": [
+        # timm.VisionTransformer
+        Blocks(
+            {"norm1": ("norm1",), "attn": ("attn",), "norm2": ("norm2",), "mlp": ("mlp",)}, "norm"
+        ),
+        # transformers.ViTModel, version 5
+        Blocks(
+            {
+                "norm1": ("layernorm_before",),
+                "attn": ("attention",),
+                "norm2": ("layernorm_after",),
+                "mlp": ("mlp",),
+            },
+            "layernorm",
+        ),
+        # transformers.ViTModel, version 4, whose last module also adds the residual
+        Blocks(
+            {
+                "norm1": ("layernorm_before",),
+                "attn": ("attention",),
+                "norm2": ("layernorm_after",),
+                "mlp": ("intermediate", "output.dense", "output.dropout"),
+            },
+            ".layernorm",
+        ),
+    ],
+    # torch.nn.TransformerEncoder and TransformerDecoder
+    "torch": [
+        Blocks(
+            {
+                "norm1": ("norm1",),
+                "attn": ("self_attn", "dropout1"),
+                "norm2": ("norm2",),
+                "mlp": ("linear1", "linear2", "dropout2"),
+            },
+            "norm",
+        ),
+        Blocks(
+            {
+                "norm1": ("norm1",),
+                "attn": ("self_attn", "dropout1"),
+                "norm2": ("norm2",),
+                "cross_attn": ("multihead_attn", "dropout2"),
+                "norm3": ("norm3",),
+                "mlp": ("linear1", "linear2", "dropout3"),
+            },
+            "norm",
+        ),
+    ],
 }
-"""Sublayer -> parts of the names of classes that compute it."""
+"""Family -> its kinds of blocks. `tests/recording/external/test_presets.py` has each class."""
 
 
-def found_blocks(model: nn.Module) -> Sites:
-    """The blocks of the innermost stacks, with their attention and MLP.
-
-    A stack is a ModuleList or Sequential whose children share a class and hold attention or an MLP.
-    Layers are counted through all stacks. If the model has encoder and decoder stacks, each counts
-    its own, and its name comes first: ``encoder``, ``encoder.attn``, ``decoder``. A block gives
-    ``resid_pre`` and ``resid_post``, a branch ``branch_in`` and ``branch_out``. Blocks of which the
-    attention or the MLP is not one module are named in ``left_out``.
+def chosen_sites(model: nn.Module, sites: str) -> Sites:
+    """The sites that ``sites`` of `record` names: a preset, `AUTO`, or a pattern.
 
     Raises:
-        ValueError: the model has no such stack.
+        ValueError: the model has none of these modules, or the text is neither.
     """
-    stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
-    inner = [n for n in stacks if not any(other.startswith(f"{n}.") for other in stacks)]
-    if not inner:
-        lists = [
-            n for n, m in model.named_modules() if isinstance(m, nn.ModuleList | nn.Sequential)
-        ]
-        raise ValueError(
-            f"sites={AUTO}: found no stack of blocks with attention or an MLP "
-            f"(looked at {', '.join(lists) or 'no ModuleList or Sequential'}); give a pattern"
+    if sites in PRESETS:
+        return _preset(model, sites)
+    if sites == AUTO:
+        stacks = next((s for f in PRESETS.values() if (s := _stacks(model, f))), None)
+        return sites_of(model, stacks) if stacks else found_blocks(model)
+    try:
+        return matching(model, sites)
+    except ValueError as error:
+        if sites.isidentifier():
+            raise ValueError(f"sites={sites}: no such preset; {LEGAL}") from error
+        raise
+
+
+LEGAL = f"choose from {', '.join([AUTO, *PRESETS])}, or give a pattern of module names"
+
+
+def _preset(model: nn.Module, name: str) -> Sites:
+    stacks = _stacks(model, PRESETS[name])
+    if not stacks:
+        wanted = " or ".join(
+            ", ".join(names[0] for names in kind.parts.values()) for kind in PRESETS[name]
         )
-    both = all(any(side in n.split(".") for n in inner) for side in ("encoder", "decoder"))
-    found, counts, left_out = Sites({}, {}), dict[str, int](), dict[str, None]()
-    for name in inner:
-        side = next((s for s in ("encoder", "decoder") if both and s in name.split(".")), "")
-        for child, block in stacks[name].named_children():
-            layer = counts.get(side, 0)
-            counts[side] = layer + 1
-            _add(found, f"{name}.{child}", block, layer, side or BLOCK, ("resid_pre", "resid_post"))
-            branches = dict(_branches(block))
-            for inside, sublayer in branches.items():
-                label = f"{side}.{sublayer}" if side else sublayer
-                module = block.get_submodule(inside)
-                _add(found, f"{name}.{child}.{inside}", module, layer, label, BRANCH_SITES)
-            if missing := [kind for kind in BRANCHES if not _has(branches.values(), kind)]:
-                what = " or ".join(missing)
-                left_out[f"sites={AUTO}: found no {what} alone in {type(block).__name__}"] = None
-    return found._replace(left_out=tuple(left_out))
+        raise ValueError(
+            f"sites={name}: {type(model).__name__} has no list of blocks with {wanted}; {LEGAL}"
+        )
+    return sites_of(model, stacks)
 
 
-def _has(sublayers: Iterable[str], kind: str) -> bool:
-    return any(name.partition(".")[0] == kind for name in sublayers)
+def _stacks(model: nn.Module, kinds: Sequence[Blocks]) -> dict[str, Stack]:
+    """The lists of blocks of these kinds, by dotted name."""
+    modules = dict(model.named_modules())
+    found = {}
+    for name, module in modules.items():
+        blocks = list(module.named_children())
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or not blocks:
+            continue
+        for kind in kinds:
+            if all(_fits(block, kind.parts) for _, block in blocks):
+                final = _beside(name, kind.final_norm)
+                norm = final if final in modules and is_norm(modules[final]) else None
+                found[name] = Stack([(child, kind.parts) for child, _ in blocks], norm)
+    return found
 
 
-BRANCH_SITES = ("branch_in", "branch_out")
+def _beside(name: str, other: str) -> str:
+    """The dotted name of a module beside one, or beside the module that holds it."""
+    held_by = name.split(".")[: -2 if other.startswith(".") else -1]
+    return ".".join([*held_by, other.lstrip(".")])
 
 
-def _add(
-    found: Sites, name: str, module: nn.Module, layer: int, sublayer: str, sites: tuple[str, str]
-) -> None:
-    """Add what a module reads and returns."""
-    reads, returns = (Key(layer, sublayer, site) for site in sites)
-    found.places[name] = (layer, sublayer)
-    found.of[module] = [Site(reads, reads=True), Site(returns)]
-
-
-def _sublayer(module: nn.Module) -> str | None:
-    """Which branch a module computes, by the name of its class."""
-    name = type(module).__name__.lower()
-    return next((s for s, parts in BRANCHES.items() if any(p in name for p in parts)), None)
-
-
-def _is_stack(module: nn.Module) -> bool:
-    children = list(module.children())
-    return (
-        isinstance(module, nn.ModuleList | nn.Sequential)
-        and len({type(child) for child in children}) == 1
-        and all(any(m is not c and _sublayer(m) for m in c.modules()) for c in children)
-    )
-
-
-def _branches(block: nn.Module) -> Iterator[tuple[str, str]]:
-    """Dotted names and sublayers of the attention and the MLP of a block.
-
-    A module with a norm inside adds the residual itself, often before the norm: then the module
-    that it wraps is the branch, unless other weights lie beside that one. Of several branches of
-    one kind each is called by its own name too: ``attn.self_attn``.
-    """
-    inside = {n: s for n, m in block.named_modules() if n and (s := _sublayer(m))}
-    whole = [n for n in inside if _is_whole(block, n)]
-    outer = [n for n in whole if not any(n.startswith(f"{o}.") for o in whole)]
-    kinds = [inside[n] for n in outer]
-    for name, kind in zip(outer, kinds, strict=True):
-        yield name, kind if kinds.count(kind) == 1 else f"{kind}.{name.rpartition('.')[2]}"
-
-
-def _is_whole(block: nn.Module, name: str) -> bool:
-    """Whether a module computes a whole branch: no norm inside, no other matrix beside it."""
-    if _has_norm(block.get_submodule(name)):
-        return False
-    around, _, own = name.rpartition(".")
-    if not around or not _sublayer(block.get_submodule(around)):
-        return True
-    beside = [m for n, m in block.get_submodule(around).named_children() if n != own]
-    return not any(p.ndim > 1 for m in beside for p in m.parameters())
-
-
-def _has_norm(module: nn.Module) -> bool:
-    """Whether a norm lies inside that is not of queries or keys: often after a sum."""
-    return any(
-        "norm" in type(m).__name__.lower() and n.rpartition(".")[2][0] not in "qk"
-        for n, m in module.named_modules()
-        if n
-    )
+def _fits(block: nn.Module, parts: Parts) -> bool:
+    """Whether a block has all these modules, and no norm beside those among them."""
+    inside = {name for name, _ in block.named_modules()}
+    wanted = {name for names in parts.values() for name in names}
+    norms = {name for name, child in block.named_children() if is_norm(child)}
+    return wanted <= inside and norms <= wanted

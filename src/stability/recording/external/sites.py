@@ -10,6 +10,8 @@ from stability.recording.external.passes import Site
 
 OUTSIDE = "outside"
 """Sublayer of parameters outside all sites."""
+FINAL_NORM = "final_norm"
+"""Sublayer of the norm after the last block; its layer is the number of blocks."""
 
 
 class Sites(NamedTuple):
@@ -19,13 +21,18 @@ class Sites(NamedTuple):
     """By module: what is recorded there."""
     places: dict[str, tuple[int, str]]
     """Dotted name of a module -> layer and sublayer of the parameters inside."""
+    roots: dict[str, str]
+    """Names of modules whose parameters are called by their path below another, and that one's."""
+    attention: dict[nn.Module, tuple[int, str]]
+    """Modules that compare queries with keys -> layer and sublayer."""
     left_out: tuple[str, ...] = ()
     """What a search of the structure saw and could not use, in words."""
 
     @property
     def depth(self) -> int:
         """Number of layers."""
-        return 1 + max(layer for layer, _ in self.places.values())
+        blocks = [n for n, sublayer in self.places.values() if not sublayer.endswith(FINAL_NORM)]
+        return 1 + max(blocks)
 
     def key_of(self, parameter: str) -> Key:
         """The key of a parameter, by its dotted name: that of the innermost site around it."""
@@ -33,7 +40,8 @@ class Sites(NamedTuple):
         while "." in name:
             name = name.rpartition(".")[0]
             if name in self.places:
-                return Key(*self.places[name], parameter[len(name) + 1 :])
+                root = self.roots.get(name, name)
+                return Key(*self.places[name], parameter[len(root) + 1 :])
         return Key(EMBED_LAYER, OUTSIDE, parameter)
 
 
@@ -52,7 +60,7 @@ def matching(model: nn.Module, sites: str) -> Sites:
         raise ValueError(f"sites={sites}: is not a valid regular expression ({error})") from error
     if pattern.groups < 1:
         raise ValueError(f"sites={sites}: needs a group for the layer's number")
-    found = Sites({}, {})
+    found = Sites({}, {}, {}, {})
     keys = set()
     for name, module in model.named_modules():
         if match := pattern.search(name):

@@ -1,0 +1,116 @@
+"""Sites of a model found by its structure: its blocks, and the parts inside them."""
+
+from collections.abc import Iterable, Iterator
+
+from torch import nn
+
+from stability.recording.external.blocks import Stack, sites_of
+from stability.recording.external.sites import Sites
+
+AUTO = "auto"
+"""The value of ``sites`` that asks for a search."""
+
+BRANCHES = {
+    "attn": ("attention", "attn"),
+    "mlp": ("mlp", "feedforward", "ffn", "denseact", "densegated"),
+}
+"""Sublayer -> parts of the names of classes that compute it."""
+
+
+def found_blocks(model: nn.Module) -> Sites:
+    """The blocks of the innermost stacks, with their attention, MLP and norms.
+
+    A stack is a ModuleList or Sequential whose children share a class and hold attention or an MLP.
+    See `sites_of`. Of several attentions, MLPs or norms in a block each is called by its own name
+    too: ``norm.input_norm``. Blocks of which the attention or the MLP is not one module are named
+    in ``left_out``.
+
+    Raises:
+        ValueError: the model has no such stack.
+    """
+    stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
+    inner = [n for n in stacks if not any(_is_inside(other, [n]) for other in stacks)]
+    if not inner:
+        lists = [
+            n for n, m in model.named_modules() if isinstance(m, nn.ModuleList | nn.Sequential)
+        ]
+        raise ValueError(
+            f"sites={AUTO}: found no stack of blocks with attention or an MLP "
+            f"(looked at {', '.join(lists) or 'no ModuleList or Sequential'}); give a pattern"
+        )
+    left_out, described = dict[str, None](), {}
+    for name in inner:
+        blocks = []
+        for child, block in stacks[name].named_children():
+            parts = dict(_parts(block))
+            blocks.append((child, parts))
+            if missing := [kind for kind in BRANCHES if not _has(parts, kind)]:
+                what = " or ".join(missing)
+                left_out[f"sites={AUTO}: found no {what} alone in {type(block).__name__}"] = None
+        described[name] = Stack(blocks)
+    return sites_of(model, described)._replace(left_out=tuple(left_out))
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm, by the name of its class."""
+    return "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
+
+
+def _has(sublayers: Iterable[str], kind: str) -> bool:
+    return any(name.partition(".")[0] == kind for name in sublayers)
+
+
+def _sublayer(module: nn.Module) -> str | None:
+    """Which branch a module computes, by the name of its class."""
+    name = type(module).__name__.lower()
+    return next((s for s, parts in BRANCHES.items() if any(p in name for p in parts)), None)
+
+
+def _is_stack(module: nn.Module) -> bool:
+    children = list(module.children())
+    return (
+        isinstance(module, nn.ModuleList | nn.Sequential)
+        and len({type(child) for child in children}) == 1
+        and all(any(m is not c and _sublayer(m) for m in c.modules()) for c in children)
+    )
+
+
+def _parts(block: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Sublayers of a block, and the dotted name of the module of each.
+
+    A module with a norm inside adds the residual itself, often before the norm: then the module
+    that it wraps is the branch, unless other weights lie beside that one.
+    """
+    inside = {n: s for n, m in block.named_modules() if n and (s := _sublayer(m))}
+    whole = [n for n in inside if _is_whole(block, n)]
+    outer = [n for n in whole if not _is_inside(n, whole)]
+    found = {n: inside[n] for n in outer}
+    found |= {
+        n: "norm"
+        for n, m in block.named_modules()
+        if _is_on_stream(n, m) and not _is_inside(n, outer)
+    }
+    kinds = list(found.values())
+    for name, kind in found.items():
+        yield kind if kinds.count(kind) == 1 else f"{kind}.{name.replace('.', '_')}", (name,)
+
+
+def _is_inside(name: str, others: Iterable[str]) -> bool:
+    """Whether a module lies in one of others; the whole model is called by the empty name."""
+    return any(name.startswith(f"{other}." if other else "") and name != other for other in others)
+
+
+def _is_whole(block: nn.Module, name: str) -> bool:
+    """Whether a module computes a whole branch: no norm inside, no other matrix beside it."""
+    if any(_is_on_stream(n, m) for n, m in block.get_submodule(name).named_modules()):
+        return False
+    around, _, own = name.rpartition(".")
+    if not around or not _sublayer(block.get_submodule(around)):
+        return True
+    beside = [m for n, m in block.get_submodule(around).named_children() if n != own]
+    return not any(p.ndim > 1 for m in beside for p in m.parameters())
+
+
+def _is_on_stream(name: str, module: nn.Module) -> bool:
+    """Whether a module inside another is a norm, and not one of queries or keys."""
+    return bool(name) and is_norm(module) and name.rpartition(".")[2][0] not in "qk"
