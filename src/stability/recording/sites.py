@@ -126,7 +126,11 @@ class ScoresSite(nn.Module):
             found = one_pass.seen_scores(scores.flatten(0, -3), seen.sum(-1))
             if found is not None:
                 return found
-        log_a = torch.log_softmax(scores.masked_fill(~seen, -math.inf), dim=-1)
-        a = log_a.exp()
-        entropy = -(a * log_a.masked_fill(a == 0, 0)).sum(-1)
-        return scores.flatten(-2)[..., entries].flatten(), entropy
+        return scores.flatten(-2)[..., entries].flatten(), row_entropy(scores, seen)
+
+
+def row_entropy(scores: Tensor, seen: Tensor) -> Tensor:
+    """Entropy -sum_s a_ts ln a_ts of each row of the softmax over the entries that are seen."""
+    log_a = torch.log_softmax(scores.masked_fill(~seen, -math.inf), dim=-1)
+    a = log_a.exp()
+    return -(a * log_a.masked_fill(a == 0, 0)).sum(-1)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import stability
+from hf_models import MODELS, tokens
 from stability.recording.external.presets import PRESETS, chosen_sites
 from stability.recording.external.structure import found_blocks
 from transformer_families import FAMILIES
@@ -238,70 +239,20 @@ def test_a_model_without_blocks_is_refused():
         found_blocks(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
 
 
-def gpt2(transformers):
-    config = transformers.GPT2Config(
-        n_layer=2, n_embd=16, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=0
-    )
-    return transformers.GPT2LMHeadModel(config)
-
-
-SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32}
-SMALL |= {"num_attention_heads": 4}
-
-
-def llama(transformers):
-    config = transformers.LlamaConfig(**SMALL, num_key_value_heads=2, vocab_size=50)
-    return transformers.LlamaForCausalLM(config)
-
-
-def bert(transformers):
-    return transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, vocab_size=50))
-
-
-def t5(transformers):
-    config = transformers.T5Config(
-        vocab_size=50,
-        d_model=16,
-        d_kv=4,
-        d_ff=32,
-        num_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-    )
-    return transformers.T5ForConditionalGeneration(config)
-
-
-def vit(transformers):
-    return transformers.ViTForImageClassification(
-        transformers.ViTConfig(**SMALL, image_size=8, patch_size=4)
-    )
-
-
-def tokens():
-    ids = torch.randint(50, (3, 6), generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "labels": ids}
-
-
 @pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize(
-    ("make", "families"),
-    [
-        (gpt2, ["gpt2"]),
-        (llama, ["llama"]),
-        (bert, ["bert"]),
-        (t5, ["t5"]),
-        (vit, ["vit5", "vit4"]),
-    ],
+    ("name", "families"),
+    [(n, ["vit5", "vit4"] if n == "vit" else [n]) for n in MODELS],
 )
-def test_models_of_transformers_have_these_modules(make, families, auto, tmp_path):
+def test_models_of_transformers_have_these_modules(name, families, auto, tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    model = make(transformers)
+    model = MODELS[name](transformers)
     inside = {name for name, _ in model.named_modules()}
     (family,) = (f for f in map(FAMILIES.get, families) if f.stacks[0][1] in inside)
     seen = Seen(model, family.stacks)
-    x = {"pixel_values": torch.randn(3, 3, 8, 8)} if make is vit else tokens()
-    if make is vit:
+    x = {"pixel_values": torch.randn(3, 3, 8, 8)} if name == "vit" else tokens()
+    if name == "vit":
         x["labels"] = torch.tensor([0, 1, 0])
     rows = recorded(model, "auto" if auto else family.preset, x, tmp_path / "run")
     assert_rows_are_those_of_hooks(rows, seen.tensors)

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from stability.config.names import Key
 from stability.recording import stats
 from stability.recording.external import backward
+from stability.recording.external.attention import AttentionHooks
 from stability.recording.external.guard import Guard
+from stability.recording.external.logits import NAMES
 from stability.recording.external.module_hooks import ModuleHooks
 from stability.recording.external.options import Options
 from stability.recording.external.tensors import Unmeasurable, local, tensors_in
@@ -88,6 +90,7 @@ class PassHooks:
         model: its calls are the forward passes. Sites that are called outside of one form a pass
             of their own, which a backward pass or an update ends.
         sites: by module.
+        attention: modules that compare queries with keys -> layer and sublayer.
         options: ``kinds``, ``token_dim`` and ``each_call``: with it call k of layer l in a pass is
             layer l + k · (1 + the largest layer).
         listener: is told of passes.
@@ -98,6 +101,7 @@ class PassHooks:
         self,
         model: nn.Module,
         sites: Mapping[nn.Module, Sequence[Site]],
+        attention: Mapping[nn.Module, tuple[int, str]],
         options: Options,
         listener: Listener,
         guard: Guard,
@@ -120,6 +124,8 @@ class PassHooks:
         self._modules = ModuleHooks()
         self._modules.before(model, _eager(guard(self._before_model)))
         self._modules.after(model, _eager(guard(self._after_model)), always=True)
+        self._places = dict(attention) if "act" in self.kinds else {}
+        self._attention = AttentionHooks(self._places, self._modules, self._is_measuring, guard)
         for module in self.sites:
             self._modules.after(module, _eager(guard(self._after_site)))
 
@@ -131,6 +137,7 @@ class PassHooks:
     def remove(self) -> None:
         """Remove every hook from the modules."""
         self._modules.remove()
+        self._attention.reset()
 
     def tick(self) -> int:
         """The next number in the order of execution."""
@@ -176,6 +183,14 @@ class PassHooks:
             return None
         return self._current or self._open(loose=True), self.tick()
 
+    def _is_measuring(self) -> bool:
+        """Whether a module that begins now may be measured when it ends."""
+        if _is_transformed() or not torch.is_grad_enabled():
+            return False
+        if backward.is_running():
+            return any(of.hidden for of in self._recent)
+        return self._current is None or self._current.measured
+
     def _after_site(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         belongs = self._pass_of(module)
         if belongs is None or not belongs[0].measured:
@@ -197,6 +212,20 @@ class PassHooks:
             of.calls.append(call)
             if tensor.requires_grad:
                 self._follow(of, call, tensor)
+        if module in self._places:
+            self._add_logits(of, order, module, args, kwargs)
+
+    def _add_logits(self, of: Pass, order: int, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Add what the attention of a module showed of its logits."""
+        found = self._attention.seen_by(module, args, kwargs)
+        if not found:
+            what = "compiled, or it calls no scaled_dot_product_attention and no softmax over keys"
+            self._guard.note(f"attention logits of {type(module).__name__} are not seen: {what}")
+            return
+        for number, name in enumerate(NAMES):
+            key = self._key_of_call(of, Key(*self._places[module], name))
+            measured = [(vectors[number], None) for vectors in found]
+            of.calls += [Call(key, order, act=one) for one in measured]
 
     def _key_of_call(self, of: Pass, key: Key) -> Key:
         layer = key.layer + self._layers_per_call * of.times[key]

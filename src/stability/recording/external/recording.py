@@ -77,7 +77,7 @@ class Recording:
         self._parameters = Parameters(
             model, sites.key_of, options.kinds, self._guard.note, counts_whole=writer is not None
         )
-        self._hooks = PassHooks(model, sites.of, options, self, self._guard)
+        self._hooks = PassHooks(model, sites.of, sites.attention, options, self, self._guard)
         self._optimizers = OptimizerHooks(self, self._guard)
         self._at_exit = AtExit(self.close)
         for what in sites.left_out:

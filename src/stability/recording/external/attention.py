@@ -1,0 +1,150 @@
+"""Sees the attention logits of any model on their way into the softmax."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+
+from stability.recording.external.guard import Guard
+from stability.recording.external.logits import (
+    Logits,
+    of_multihead,
+    of_queries_and_keys,
+    of_softmax,
+)
+from stability.recording.external.module_hooks import ModuleHooks
+
+SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
+
+
+class _Watch(TorchFunctionMode):
+    """Looks at the calls of functions of torch, and changes none."""
+
+    def __init__(self, look: Callable[[Any, Any, Any], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not torch.compiler.is_compiling() and (
+            func is F.scaled_dot_product_attention or func in SOFTMAX
+        ):
+            self._look(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class _Run:
+    """A call of an attention module that is going on."""
+
+    def __init__(self, module: nn.Module, guard: Guard) -> None:
+        self.module = module
+        self.fused: list[list[Tensor]] = []
+        self.plain: list[list[Tensor]] = []
+        self.watch = _Watch(guard(self._look))
+
+    @torch.no_grad()
+    def _look(self, func: Any, args: Any, kwargs: Any) -> None:
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        if any(isinstance(x, DTensor) or x.is_nested for x in given):
+            return
+        if func is F.scaled_dot_product_attention:
+            self.fused.append(_fused(*args, **kwargs).vectors())
+        elif (logits := _softmax(*args, **kwargs)) is not None:
+            self.plain.append(logits.vectors())
+
+
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Logits:
+    return of_queries_and_keys(query, key, attn_mask, is_causal, scale)
+
+
+def _softmax(input: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Logits | None:
+    is_over_keys = dim in (-1, input.ndim - 1) and input.ndim > 2 and input.is_floating_point()
+    return of_softmax(input) if is_over_keys else None
+
+
+class AttentionHooks:
+    """Hooks that see the logits of attention modules.
+
+    Args:
+        modules: that compare queries with keys.
+        hooks: where hooks are registered.
+        is_wanted: whether the pass that runs is measured.
+        guard: runs what measures.
+    """
+
+    def __init__(
+        self,
+        modules: Iterable[nn.Module],
+        hooks: ModuleHooks,
+        is_wanted: Callable[[], bool],
+        guard: Guard,
+    ) -> None:
+        self._is_wanted, self._guard = is_wanted, guard
+        self._running: list[_Run] = []
+        self._ended: _Run | None = None
+        for module in modules:
+            if not any(isinstance(m, nn.MultiheadAttention) for m in module.modules()):
+                hooks.before(module, self._before)
+                hooks.after(module, self._after, always=True)
+
+    def seen_by(self, module: nn.Module, args: Any, kwargs: Any) -> list[list[Tensor]]:
+        """What the call of a module that has just ended showed: statistics for each of `NAMES`."""
+        if isinstance(module, nn.MultiheadAttention):
+            with torch.no_grad():
+                logits = of_multihead(module, args, kwargs)
+                return [] if logits is None else [logits.vectors()]
+        ended, self._ended = self._ended, None
+        if ended is None or ended.module is not module:
+            return []
+        return ended.fused or ended.plain
+
+    def _before(self, module: nn.Module, _: Any) -> None:
+        # Compiled code is left alone: a mode around a graph would be a part of it.
+        if torch.compiler.is_compiling():
+            return
+        if any(run.module is module for run in self._running):
+            self.reset()  # an interrupt has kept it from ending
+        if self._guard.is_active and self._is_wanted():
+            self._running.append(_Run(module, self._guard))
+            self._running[-1].watch.__enter__()  # type: ignore[no-untyped-call]
+
+    def _after(self, module: nn.Module, *_: Any) -> None:
+        if torch.compiler.is_compiling() or not any(r.module is module for r in self._running):
+            return
+        while (ended := self._pop()).module is not module:
+            pass
+        self._ended = ended
+
+    def _pop(self) -> _Run:
+        run = self._running.pop()
+        modes = _get_current_function_mode_stack()
+        if run.watch in modes:
+            above = [_pop_mode() for _ in modes[modes.index(run.watch) :]]
+            for mode in above[-2::-1]:  # which the module has opened and not closed
+                _push_mode(mode)
+        return run
+
+    def reset(self) -> None:
+        """Forget the calls that have not ended."""
+        while self._running:
+            self._pop()
