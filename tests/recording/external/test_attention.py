@@ -15,7 +15,10 @@ from slow_statistics import twin
 from stability.config.token_positions import positions
 from stability.model import build
 from stability.model.gpt import loss_sum
+from stability.recording.external.attention import AttentionHooks
+from stability.recording.external.guard import Guard
 from stability.recording.external.logits import of_multihead, of_queries_and_keys, of_softmax
+from stability.recording.external.module_hooks import ModuleHooks
 from tiny import make_config, run
 from transformer_families import Attention, Model, PreNorm
 
@@ -364,6 +367,28 @@ def test_compiled_attention_is_left_alone_and_this_is_said(tmp_path, fused):
     assert torch.equal(plain, found)
     assert not rows(tmp_path / "run", site="branch_out", sublayer="attn", kind="act").empty
     assert rows(tmp_path / "run", site="scores").empty
+
+
+def test_nothing_watches_code_that_the_compiler_gave_up_on():
+    """It runs as it is, but functions that it calls are compiled: the watch's own would be too."""
+    torch._dynamo.reset()
+    module = Attention()
+    hooks = AttentionHooks([module], ModuleHooks(), lambda: True, Guard(lambda: None))
+    begin = torch._dynamo.disable(hooks._before, recursive=False)
+    depths = []
+
+    @torch.compile(backend="eager")
+    def compiled(x):
+        torch._dynamo.graph_break()
+        begin(module, ())
+        return x + 1
+
+    compiled(random(3))
+    depths.append(len(_get_current_function_mode_stack()))
+    begin(module, ())
+    depths.append(len(_get_current_function_mode_stack()))
+    hooks.reset()
+    assert depths == [0, 1]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler

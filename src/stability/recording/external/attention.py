@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.overrides import (
@@ -120,7 +121,7 @@ class AttentionHooks:
 
     def _before(self, module: nn.Module, _: Any) -> None:
         # Compiled code is left alone: a mode around a graph would be a part of it.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or get_eval_frame_callback() is not None:
             return
         if any(run.module is module for run in self._running):
             self.reset()  # an interrupt has kept it from ending
