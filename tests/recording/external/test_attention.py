@@ -20,7 +20,7 @@ from stability.recording.external.guard import Guard
 from stability.recording.external.logits import of_multihead, of_queries_and_keys, of_softmax
 from stability.recording.external.module_hooks import ModuleHooks
 from tiny import make_config, run
-from transformer_families import Attention, Model, PreNorm
+from transformer_families import Attention, Model, PreNorm, TorchModel
 
 STATISTICS = ("rms", "absmax", "mean", "var", "absmean", "numel", "nonfinite")
 
@@ -136,6 +136,60 @@ def test_a_module_that_adds_keys_of_its_own_is_left_out():
     x = (random(3, 5, 8),) * 3
     assert of_multihead(nn.MultiheadAttention(8, 2, add_bias_kv=True), x, {}) is None
     assert of_multihead(nn.MultiheadAttention(8, 2, add_zero_attn=True), x, {}) is None
+
+
+class Wrapped(nn.Module):
+    """Attention around torch's module."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.inside(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
+def test_logits_of_a_module_around_torchs_are_recorded(tmp_path):
+    model = gpt()
+    inside = []
+    for block in model.transformer.h:
+        block.attn = Wrapped()
+        block.attn.inside.register_forward_hook(
+            lambda m, args, kwargs, y: inside.append(of_multihead(m, args, kwargs)),
+            with_kwargs=True,
+        )
+    with stability.record(model, tmp_path / "run", "gpt2"):
+        model(random(3, 5, 8)).sum().backward()
+    for layer, logits in enumerate(inside):
+        (row,) = rows(tmp_path / "run", site="scores", layer=layer).to_dict("records")
+        assert row["numel"] == 3 * 2 * 15
+        shown = logits.scores.detach()[logits.seen.expand(logits.scores.shape)]
+        assert row["absmax"] == pytest.approx(float(shown.abs().max()))
+
+
+def test_attention_of_torchs_encoder_and_decoder_is_recorded(tmp_path):
+    with stability.record(model := TorchModel(), tmp_path / "run", "torch"):
+        model(random(3, 5, 8)).sum().backward()
+    found = rows(tmp_path / "run", site="scores")
+    assert found[["layer", "sublayer"]].to_numpy().tolist() == [
+        [layer, f"{side}_attn" if side == "decoder.cross" else f"{side}.attn"]
+        for layer in range(2)
+        for side in ("decoder", "decoder.cross", "encoder")
+    ]
+    assert (found["numel"] == 3 * 2 * 5 * 5).all()
+
+
+def test_logits_that_overflow_come_before_what_attention_returns(tmp_path):
+    model = gpt()
+    with torch.no_grad():
+        model.transformer.h[1].attn.q.weight.fill_(1e30)
+        model.transformer.h[1].attn.k.weight.fill_(1e30)
+    with stability.record(model, tmp_path / "run", "gpt2") as recording:
+        model(random(3, 5, 8)).sum().backward()
+    assert recording.first_bad | {"step": 0} == {
+        "step": 0, "layer": 1, "sublayer": "attn", "site": "scores", "kind": "act",
+    }  # fmt: skip
 
 
 def gpt(fused=True, causal=True):

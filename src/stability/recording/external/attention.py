@@ -1,6 +1,7 @@
 """Sees the attention logits of any model on their way into the softmax."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,21 +104,32 @@ class AttentionHooks:
         self._is_wanted, self._guard = is_wanted, guard
         self._running: list[_Run] = []
         self._ended: _Run | None = None
+        self._computed: dict[nn.Module, list[list[Tensor]]] = {}
+        """By module: of torch's modules inside, which take other ways under a mode."""
         for module in modules:
-            if not any(isinstance(m, nn.MultiheadAttention) for m in module.modules()):
+            inside = [m for m in module.modules() if isinstance(m, nn.MultiheadAttention)]
+            for one in inside:
+                hook = torch._disable_dynamo(guard(partial(self._compute, module)))  # type: ignore[attr-defined]
+                hooks.after(one, hook)
+            if not inside:
                 hooks.before(module, self._before)
                 hooks.after(module, self._after, always=True)
 
-    def seen_by(self, module: nn.Module, args: Any, kwargs: Any) -> list[list[Tensor]]:
+    def seen_by(self, module: nn.Module) -> list[list[Tensor]]:
         """What the call of a module that has just ended showed: statistics for each of `NAMES`."""
-        if isinstance(module, nn.MultiheadAttention):
-            with torch.no_grad():
-                logits = of_multihead(module, args, kwargs)
-                return [] if logits is None else [logits.vectors()]
+        if module in self._computed:
+            return self._computed.pop(module)
         ended, self._ended = self._ended, None
         if ended is None or ended.module is not module:
             return []
         return ended.fused or ended.plain
+
+    def _compute(self, outer: nn.Module, module: Any, args: Any, kwargs: Any, _: Any) -> None:
+        if not self._is_wanted():
+            return
+        with torch.no_grad():
+            if logits := of_multihead(module, args, kwargs):
+                self._computed.setdefault(outer, []).append(logits.vectors())
 
     def _before(self, module: nn.Module, _: Any) -> None:
         # Compiled code is left alone: a mode around a graph would be a part of it.

@@ -196,36 +196,42 @@ class PassHooks:
         if belongs is None or not belongs[0].measured:
             return
         of, order = belongs
-        for site in self.sites[module]:
-            self._silent.discard(site.key)
-            tensor = next(tensors_in((args, kwargs) if site.reads else output), None)
-            if tensor is None:
-                does = "reads" if site.reads else "returns"
-                self._guard.note(f"{site.key}: {type(module).__name__} {does} no tensor of numbers")
-                continue
-            device = tensor.device.type
-            if torch.is_autocast_enabled(device):
-                self.autocast = torch.get_autocast_dtype(device)
-            call = Call(self._key_of_call(of, site.key), order)
-            if "act" in self.kinds:
-                call.act = self._measure(call.key, tensor)
-            of.calls.append(call)
-            if tensor.requires_grad:
-                self._follow(of, call, tensor)
+        sites = self.sites[module]
+        for site in (s for s in sites if s.reads):
+            self._add(of, order, site, module, (args, kwargs))
         if module in self._places:
-            self._add_logits(of, order, module, args, kwargs)
+            self._add_logits(of, order, module)
+        for site in (s for s in sites if not s.reads):
+            self._add(of, order, site, module, output)
 
-    def _add_logits(self, of: Pass, order: int, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _add(self, of: Pass, order: int, site: Site, module: nn.Module, shown: Any) -> None:
+        """Add what a module read or returned."""
+        self._silent.discard(site.key)
+        tensor = next(tensors_in(shown), None)
+        if tensor is None:
+            does = "reads" if site.reads else "returns"
+            self._guard.note(f"{site.key}: {type(module).__name__} {does} no tensor of numbers")
+            return
+        device = tensor.device.type
+        if torch.is_autocast_enabled(device):
+            self.autocast = torch.get_autocast_dtype(device)
+        call = Call(self._key_of_call(of, site.key), order)
+        if "act" in self.kinds:
+            call.act = self._measure(call.key, tensor)
+        of.calls.append(call)
+        if tensor.requires_grad:
+            self._follow(of, call, tensor)
+
+    def _add_logits(self, of: Pass, order: int, module: nn.Module) -> None:
         """Add what the attention of a module showed of its logits."""
-        found = self._attention.seen_by(module, args, kwargs)
+        found = self._attention.seen_by(module)
         if not found:
             what = "compiled, or it calls no scaled_dot_product_attention and no softmax over keys"
             self._guard.note(f"attention logits of {type(module).__name__} are not seen: {what}")
             return
         for number, name in enumerate(NAMES):
             key = self._key_of_call(of, Key(*self._places[module], name))
-            measured = [(vectors[number], None) for vectors in found]
-            of.calls += [Call(key, order, act=one) for one in measured]
+            of.calls += [Call(key, order, act=(vectors[number], None)) for vectors in found]
 
     def _key_of_call(self, of: Pass, key: Key) -> Key:
         layer = key.layer + self._layers_per_call * of.times[key]
