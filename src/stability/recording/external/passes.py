@@ -20,7 +20,13 @@ from stability.recording.external.guard import Guard
 from stability.recording.external.logits import NAMES
 from stability.recording.external.module_hooks import ModuleHooks
 from stability.recording.external.options import Options
-from stability.recording.external.tensors import Unmeasurable, local, tensors_in
+from stability.recording.external.tensors import (
+    Unmeasurable,
+    channels_last,
+    has_channels_first,
+    local,
+    tensors_in,
+)
 
 Measured = tuple[Tensor, Tensor | None]
 """A vector of statistics, and the rms of each token where the tensor has tokens."""
@@ -45,6 +51,8 @@ class Call:
     grad_order: int = 0
     held: Tensor | None = None
     """Sum of the gradients so far, while another backward pass may add to it."""
+    is_image: bool = False
+    """Whether its tensor is (batch, channels, positions ...)."""
 
 
 @dataclass(eq=False)
@@ -216,8 +224,9 @@ class PassHooks:
         if torch.is_autocast_enabled(device):
             self.autocast = torch.get_autocast_dtype(device)
         call = Call(self._key_of_call(of, site.key), order)
+        call.is_image = self.token_dim == 1 and has_channels_first(module, tensor)
         if "act" in self.kinds:
-            call.act = self._measure(call.key, tensor)
+            call.act = self._measure(call, tensor)
         of.calls.append(call)
         if tensor.requires_grad:
             self._follow(of, call, tensor)
@@ -279,7 +288,7 @@ class PassHooks:
             return
         if call.grad is not None and call.held is None:
             self._guard.note(f"{call.key}: of two backward passes only the last is known")
-        call.held, call.grad = None, self._measure(call.key, total)
+        call.held, call.grad = None, self._measure(call, total)
 
     def _end_backward(self) -> None:
         self._in_backward = False
@@ -295,17 +304,17 @@ class PassHooks:
         """Measure the gradients that were held for further backward passes."""
         for call in (call for of in passes for call in of.calls):
             if call.held is not None:
-                call.grad, call.held = self._measure(call.key, call.held), None
+                call.grad, call.held = self._measure(call, call.held), None
 
-    def _measure(self, key: Key, tensor: Tensor) -> Measured | None:
+    def _measure(self, call: Call, tensor: Tensor) -> Measured | None:
         try:
             mine = local(tensor)
         except Unmeasurable as reason:
-            self._guard.note(f"{key}: cannot be measured: {reason}")
+            self._guard.note(f"{call.key}: cannot be measured: {reason}")
             return None
         if not mine.is_counted:
             return None
-        x = mine.values
+        x = channels_last(mine.values) if call.is_image and not mine.split else mine.values
         axis = self.token_dim if self.token_dim >= 0 else x.ndim + self.token_dim
         with torch.no_grad():
             if x.ndim <= 2 or not 0 <= axis < x.ndim - 1:

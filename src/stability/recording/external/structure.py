@@ -1,11 +1,12 @@
 """Sites of a model found by its structure: its blocks, and the parts inside them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from torch import nn
 
 from stability.recording.external.blocks import Stack, sites_of
 from stability.recording.external.sites import Sites
+from stability.recording.external.tensors import is_convolution
 
 AUTO = "auto"
 """The value of ``sites`` that asks for a search."""
@@ -20,22 +21,24 @@ BRANCHES = {
 def found_blocks(model: nn.Module) -> Sites:
     """The blocks of the innermost stacks, with their attention, MLP and norms.
 
-    A stack is a ModuleList or Sequential whose children share a class and hold attention or an MLP.
-    See `sites_of`. Of several attentions, MLPs or norms in a block each is called by its own name
-    too: ``norm.input_norm``. Blocks of which the attention or the MLP is not one module are named
-    in ``left_out``.
+    A stack is a ModuleList or Sequential whose children share a class and hold attention or an MLP;
+    if there is none, one whose children hold convolutions. See `sites_of`. Of several attentions,
+    MLPs or norms in a block each is called by its own name too: ``norm.input_norm``. Blocks of
+    which the attention or the MLP is not one module are named in ``left_out``.
 
     Raises:
         ValueError: the model has no such stack.
     """
-    stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
+    stacks = _stacks(model, lambda m: _sublayer(m) is not None)
+    of_images = not stacks
+    stacks = stacks or _stacks(model, is_convolution)
     inner = [n for n in stacks if not any(_is_inside(other, [n]) for other in stacks)]
     if not inner:
         lists = [
             n for n, m in model.named_modules() if isinstance(m, nn.ModuleList | nn.Sequential)
         ]
         raise ValueError(
-            f"sites={AUTO}: found no stack of blocks with attention or an MLP "
+            f"sites={AUTO}: found no stack of blocks with attention, an MLP or convolutions "
             f"(looked at {', '.join(lists) or 'no ModuleList or Sequential'}); give a pattern"
         )
     left_out, described = dict[str, None](), {}
@@ -44,7 +47,8 @@ def found_blocks(model: nn.Module) -> Sites:
         for child, block in stacks[name].named_children():
             parts = dict(_parts(block))
             blocks.append((child, parts))
-            if missing := [kind for kind in BRANCHES if not _has(parts, kind)]:
+            missing = [kind for kind in BRANCHES if not _has(parts, kind)]
+            if missing and not of_images:
                 what = " or ".join(missing)
                 left_out[f"sites={AUTO}: found no {what} alone in {type(block).__name__}"] = None
         described[name] = Stack(blocks)
@@ -66,13 +70,18 @@ def _sublayer(module: nn.Module) -> str | None:
     return next((s for s, parts in BRANCHES.items() if any(p in name for p in parts)), None)
 
 
-def _is_stack(module: nn.Module) -> bool:
-    children = list(module.children())
-    return (
-        isinstance(module, nn.ModuleList | nn.Sequential)
-        and len({type(child) for child in children}) == 1
-        and all(any(m is not c and _sublayer(m) for m in c.modules()) for c in children)
-    )
+def _stacks(model: nn.Module, is_inside: Callable[[nn.Module], bool]) -> dict[str, nn.Module]:
+    """Lists of modules of one class that all hold such a module, by dotted name."""
+    found = dict[str, nn.Module]()
+    for name, module in model.named_modules():
+        children = list(module.children())
+        if (
+            isinstance(module, nn.ModuleList | nn.Sequential)
+            and len({type(child) for child in children}) == 1
+            and all(any(m is not c and is_inside(m) for m in c.modules()) for c in children)
+        ):
+            found[name] = module
+    return found
 
 
 def _parts(block: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:

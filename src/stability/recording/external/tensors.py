@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
@@ -78,6 +78,40 @@ def _dense(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         raise Unmeasurable(f"it holds {str(x.dtype).removeprefix('torch.')}")
     return x.float() if x.element_size() == 1 else x  # torch computes little in 8-bit formats
+
+
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+
+
+def is_convolution(module: nn.Module) -> bool:
+    """Whether a module is a convolution of torch."""
+    return isinstance(module, _CONVOLUTIONS)
+
+
+def has_channels_first(module: nn.Module, x: Tensor) -> bool:
+    """Whether a tensor of a module is an image (batch, channels, positions ...).
+
+    It is if the module is or holds a convolution over as many axes of positions, or a BatchNorm,
+    whose channels are those of axis 1 and not those of the last axis.
+    """
+    for one in module.modules():
+        if isinstance(one, _CONVOLUTIONS):
+            channels, axes = {one.in_channels, one.out_channels}, len(one.kernel_size) + 2
+        elif isinstance(one, nn.modules.batchnorm._BatchNorm):
+            channels, axes = {one.num_features}, max(x.ndim, 3)
+        else:
+            continue
+        if x.ndim == axes and x.shape[1] in channels and x.shape[-1] not in channels:
+            return True
+    return False
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """(batch, channels, positions ...) -> (batch, positions, channels)."""
+    return x.movedim(1, -1).flatten(1, -2)
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
