@@ -23,6 +23,7 @@ from stability.results.frames import sweep_rows
 from stability.results.index import index, sweeps
 from stability.results.run_row import read_config
 from stability.results.sinks import Sink, SummaryWriter, WandbRun, sink_of
+from stability.results.stream import stacks_apart
 
 MAPS = {"act_var_map": variance_map, "grad_norm_map": gradient_map}
 """Name of an image -> the figure that it shows, of one run."""
@@ -94,7 +95,8 @@ def send(folder: Path, sink: Sink) -> None:
     for name, figure in MAPS.items():
         with suppress(CannotDraw):  # a map needs two recorded steps
             rows = sweep_rows(folder, figure.TABLE, figure.COLUMNS, figure.WHERE)
-            sink.image(name, pixels(figure.draw(figure.data(rows), width=5.5)), max(recorded))
+            drawn = figure.draw(figure.data(stacks_apart(rows)), width=5.5)
+            sink.image(name, pixels(drawn), max(recorded))
 
 
 @contextmanager

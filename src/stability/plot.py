@@ -29,6 +29,7 @@ from stability.results.atomic import Unreadable
 from stability.results.frames import load, sweep_rows
 from stability.results.index import sweeps
 from stability.results.schema import FIGURES_FOLDER, THEORY_FOLDER
+from stability.results.stream import stacks_apart
 from stability.results.sweep_rows import SweepRows
 from stability.theory.run_theory import SweepTheory, theory_of_sweep
 
@@ -167,7 +168,7 @@ class SweepPlotter:
     def _figure(self, module: ModuleType, progress: Progress) -> tuple[pd.DataFrame, Figure]:
         """The numbers of a figure, for its csv, and the figure."""
         rows = sweep_rows(self.path, module.TABLE, module.COLUMNS, self._where(module))
-        numbers = module.data(replace(rows, remarks=self.runs.remarks))
+        numbers = module.data(stacks_apart(replace(rows, remarks=self.runs.remarks)))
         if not self._has_theory(module):
             return numbers.frame, module.draw(numbers, width=self.args.width)
         sweep_theory = self._sweep_theory(module.TABLE, progress)

@@ -90,6 +90,12 @@ INNER_SUBLAYERS = frozenset(name for names in BLOCK_SUBLAYERS.values() for name 
 BLOCK = "block"
 """Sublayer of a row about a whole block."""
 
+FINAL_NORM = "final_norm"
+"""Sublayer of an external model's norm after the last block; its layer is the number of blocks."""
+
+STACKS = ("encoder", "decoder")
+"""Stacks of an external model that count their layers apart, in front of the sublayers' names."""
+
 SUBLAYER_ORDER = ("embed", *SUBLAYER_KINDS, "head")
 """Sublayers in the order in which a forward pass meets them within one ``layer``."""
 

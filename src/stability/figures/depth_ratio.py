@@ -15,7 +15,7 @@ from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seed
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variant_looks import MAX_LINES
 from stability.results.fits import better_law
-from stability.results.stream import block_outputs, l2
+from stability.results.stream import block_outputs, l2, run_columns
 from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
@@ -78,7 +78,7 @@ def _ratio(
     mine = frame[frame["kind"] == kind].sort_values("l")
     if not mine[column].notna().any():
         return mine.iloc[:0]
-    by = mine.groupby(["run", "when"], observed=True)
+    by = mine.groupby([*run_columns(mine), "when"], observed=True)
     outer = by.head(1).assign(x=lambda f: f["depth"])
     last = by[column].transform(lambda values: values.iloc[-1]).loc[outer.index]
     first = outer[column]

@@ -5,13 +5,14 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
+from stability.config.names import FINAL_NORM
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.scales import short
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.weight_rows import matrices
-from stability.results.stream import block_outputs
+from stability.results.stream import block_outputs, run_columns
 from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
@@ -42,7 +43,8 @@ def data(rows: SweepRows) -> SweepRows:
         tiny=frame["finfo.tiny"],
         eps=frame["optimizer.eps"],
     )
-    inside = known[(known["sublayer"] != "head") & (known["x"] > 0)]
+    after = known["sublayer"].isin(["head", FINAL_NORM])
+    inside = known[~after & (known["x"] > 0)]
     act, grad = (inside[inside["kind"] == kind] for kind in ("act", "grad"))
     act = act[~act["site"].isin(WIDE_SITES)]
     weights = matrices(known[known["kind"] == "weight_grad"])
@@ -65,10 +67,11 @@ def data(rows: SweepRows) -> SweepRows:
 def _extreme(rows: pd.DataFrame, column: str, choose: str) -> pd.DataFrame:
     """One row per run, step and block, with the most extreme value of its sites."""
     bad = rows["nonfinite"].fillna(0) if "nonfinite" in rows else 0
-    by = rows.assign(nonfinite=bad).groupby(["run", "step", "x"], observed=True)
+    place = [*run_columns(rows), "step", "x"]
+    by = rows.assign(nonfinite=bad).groupby(place, observed=True)
     values = by.agg(**{column: (column, choose), "nonfinite": ("nonfinite", "sum")})
-    first = rows.drop_duplicates(["run", "step", "x"]).drop(columns=[column, "nonfinite"])
-    return first.merge(values.reset_index(), on=["run", "step", "x"])
+    first = rows.drop_duplicates(place).drop(columns=[column, "nonfinite"])
+    return first.merge(values.reset_index(), on=place)
 
 
 def _largest(rows: pd.DataFrame) -> list[tuple[float, str]]:

@@ -8,6 +8,7 @@ from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.weight_rows import first_weights, matrices
+from stability.results.stream import run_columns
 from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
@@ -24,13 +25,12 @@ CHART = Chart({"ratio": RATIO}, BLOCKS, across="weight", down="when", layers=Tru
 def data(rows: SweepRows) -> SweepRows:
     """Rms of the step's change over rms of the weight it changed, for each weight matrix."""
     frame = matrices(_applied(rows.frame))
-    sizes = frame.pivot_table(
-        "rms", ["run", "step", "weight", "x"], "kind", observed=True, dropna=False
-    )
+    place = [*run_columns(frame), "step", "weight", "x"]
+    sizes = frame.pivot_table("rms", place, "kind", observed=True, dropna=False)
     if not {"weight", "update"} <= set(sizes):
         raise CannotDraw("no weights and updates recorded (record.kinds, train.steps > 0)")
     ratio = (sizes["update"] / sizes["weight"]).rename("ratio").dropna().reset_index()
-    kept = frame[frame["kind"] == "update"].merge(ratio, on=["run", "step", "weight", "x"])
+    kept = frame[frame["kind"] == "update"].merge(ratio, on=place)
     kept = ends(require(kept, "updates recorded (record.kinds, train.steps > 0)"))
     found = over_seeds(kept, rows.axes, ["when", "weight", "x"], "ratio")
     return rows.with_frame(found.assign(quantity="ratio"))

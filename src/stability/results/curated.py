@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from stability.config.names import STACKS
 from stability.results.stream import block_outputs
 
 OF_STEPS = ("loss", "val_loss", "lr", "grad_norm")
@@ -49,12 +50,16 @@ _KEYS = ("layer", "sublayer", "site", "kind")
 def by_block(layers: pd.DataFrame, kind: str, column: str) -> "pd.Series[float]":
     """A statistic of the outputs x_1 .. x_L of the blocks, by the number of blocks passed.
 
+    If there are an encoder and a decoder, those of the decoder.
+
     Args:
         layers: rows of one step of one run.
         kind: ``act`` or ``grad``.
         column: a column of the layers table.
     """
     outputs = block_outputs(layers[layers["kind"] == kind])
+    if set(STACKS) <= set(outputs["sublayer"]):
+        outputs = outputs[outputs["sublayer"] == STACKS[-1]]
     outputs = outputs[outputs["l"] > 0].drop_duplicates("l", keep="last").sort_values("l")
     return outputs.set_index("l")[column].astype(float)
 

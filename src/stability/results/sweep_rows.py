@@ -47,7 +47,7 @@ class SweepRows:
         and take colours in alphabetical order.
         """
         names = [str(name) for name in frame.columns if name != "seed"]
-        known = {*GROUPS, *KNOBS, "sweep"}
+        known = {*GROUPS, *KNOBS, "sweep", "stack"}
         return cls(frame, tuple(name for name in names if name in known or ".build." in name))
 
     def variants(self) -> pd.DataFrame:

@@ -28,6 +28,8 @@ THEORY = "theory at infinite width"
 FINITE = "two standard deviations of it at this width"
 DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 2))}
 DOTTED: dict[str, Any] = DASHED | {"linewidth": 0.7, "linestyle": (0, (1, 1.5))}
+MAX_WORDS = 6
+"""Panels side by side that have room for a label of words; beyond, its symbol must do."""
 MAX_NAMED = 6
 """Variants above the axis that a note names one by one."""
 
@@ -81,7 +83,8 @@ class Lines:
         if panel.beside:
             ax.text(1.03, 0.5, panel.beside, transform=ax.transAxes, rotation=270, va="center")
         if self.layout.is_lowest(place):
-            ax.set_xlabel(self.layout.chart.x)
+            name = self.layout.chart.x
+            ax.set_xlabel(name if self.layout.grid.columns <= MAX_WORDS else name.split()[-1])
         own = self.layout.has_own_scale(place)
         if own:
             ax.set_ylabel(panel.quantity.label)

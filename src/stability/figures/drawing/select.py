@@ -100,7 +100,7 @@ def over_seeds(
 
 def _with_outcomes(found: pd.DataFrame, frame: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
     """Columns ``runs`` and ``diverged``: how many each variant has."""
-    once = frame.drop_duplicates("run").assign(_bad=lambda f: f["status"] == "diverged")
+    once = frame.drop_duplicates(["run", *axes]).assign(_bad=lambda f: f["status"] == "diverged")
     if not axes:
         return found.assign(runs=len(once), diverged=int(once["_bad"].sum()))
     counts = once.groupby(axes, observed=True, dropna=False).agg(

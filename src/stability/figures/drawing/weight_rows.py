@@ -2,10 +2,13 @@
 
 import pandas as pd
 
-from stability.config.names import BLOCK
+from stability.config.names import BLOCK, FINAL_NORM
 from stability.figures.drawing.variants import levels
 from stability.parts.inits import ROLES
 from stability.results.sweep_rows import SweepRows
+
+NORM = rf"(norm\d*|{FINAL_NORM})(\.|$)"
+"""Sublayers of external models that are norms."""
 
 MAX_WEIGHTS = 7
 """Weights whose panels fit side by side: q, k, v, out and three of a gated MLP."""
@@ -14,15 +17,17 @@ MAX_WEIGHTS = 7
 def matrices(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows about the weight matrices of the blocks: ``weight`` is the name, ``x`` blocks passed.
 
-    Which weights of an external model are matrices is not known: all but biases count, the largest
-    first.
+    Which weights of an external model are matrices is not known: all but biases and those of norms
+    count, the largest first.
     """
     site = frame["site"].astype(str)
     inside = frame.assign(weight=site, x=frame["layer"].astype(int) + 1)
     inside = inside[(inside["x"] > 0) & (site != "head")]
     known = inside["weight"].isin([*ROLES])
     external = ~inside["run"].isin(inside.loc[known, "run"])
-    other = _named(inside[external & ~inside["weight"].str.endswith("bias")])
+    vector = inside["weight"].str.endswith("bias")
+    vector |= inside["sublayer"].astype(str).str.match(NORM)
+    other = _named(inside[external & ~vector])
     rows = pd.concat([inside[known], other]) if len(other) else inside[known]
     largest = other.groupby("weight", sort=False)["numel"].max()
     names = [*ROLES, *largest.sort_values(ascending=False, kind="stable").index]

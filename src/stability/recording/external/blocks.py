@@ -5,17 +5,14 @@ from typing import NamedTuple
 
 from torch import nn
 
-from stability.config.names import BLOCK, Key
+from stability.config.names import BLOCK, FINAL_NORM, STACKS, Key
 from stability.recording.external.passes import Site
-from stability.recording.external.sites import FINAL_NORM, Sites
+from stability.recording.external.sites import Sites
 
 Parts = Mapping[str, tuple[str, ...]]
 """Sublayer -> dotted names of its modules in a block, in the order in which they run.
 
 What the first reads is what the sublayer reads; what the last returns is what it returns."""
-
-SIDES = ("encoder", "decoder")
-"""Parts of a model whose layers are counted apart."""
 
 
 class Stack(NamedTuple):
@@ -40,10 +37,10 @@ def sites_of(model: nn.Module, stacks: Mapping[str, Stack]) -> Sites:
         stacks: by dotted name in the model.
     """
     found = Sites({}, {}, {}, {})
-    both = all(any(side in name.split(".") for name in stacks) for side in SIDES)
+    both = all(any(side in name.split(".") for name in stacks) for side in STACKS)
     counts = dict[str, int]()
     for name, stack in stacks.items():
-        side = next((s for s in SIDES if both and s in name.split(".")), "")
+        side = next((s for s in STACKS if both and s in name.split(".")), "")
         for child, parts in stack.blocks:
             layer = counts.get(side, 0)
             counts[side] = layer + 1

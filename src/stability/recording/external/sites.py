@@ -5,13 +5,11 @@ from typing import NamedTuple
 
 from torch import nn
 
-from stability.config.names import BLOCK, EMBED_LAYER, Key
+from stability.config.names import BLOCK, EMBED_LAYER, FINAL_NORM, Key
 from stability.recording.external.passes import Site
 
 OUTSIDE = "outside"
 """Sublayer of parameters outside all sites."""
-FINAL_NORM = "final_norm"
-"""Sublayer of the norm after the last block; its layer is the number of blocks."""
 
 
 class Sites(NamedTuple):
