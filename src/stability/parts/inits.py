@@ -9,6 +9,7 @@ To add one: a class here or in a module of your own, and a yaml in ``init/``.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -88,6 +89,17 @@ class GPT2(Init):
 
     def std(self, w: Weight) -> float:
         return 0.02 / math.sqrt(w.sublayers) if w.role in RESIDUAL_ROLES else 0.02
+
+
+class Measured(Init):
+    """The stds of an external model: role -> one for each layer, or one for all."""
+
+    def __init__(self, stds: Mapping[str, Sequence[float]]) -> None:
+        self.stds = stds
+
+    def std(self, w: Weight) -> float:
+        layers = self.stds.get(w.role, (0.0,))
+        return layers[min(w.layer, len(layers) - 1)]
 
 
 class Xavier(Init):

@@ -198,7 +198,8 @@ def _continued(folder: Path) -> RunFile | None:
 def _open(folder: Path, model: nn.Module) -> RunFile:
     """Make the run's folder, without a run that it held, and what its run.json says."""
     if (folder / schema.RUN_FILE).exists():
-        (folder / schema.RUN_FILE).unlink()
+        for name in (schema.RUN_FILE, schema.THEORY_FILE, schema.BATCH_FILE):
+            (folder / name).unlink(missing_ok=True)
         for table in schema.TABLES:
             parquet.discard(folder, table)
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import yaml
 from stability.config import rules
 from stability.config.knobs import KNOBS, Config, ConfigError, lookup
 from stability.results.run_row import LOADER
-from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE
+from stability.results.schema import BATCH_FILE, CONFIG_FILE, RUN_FILE, THEORY_FILE
 from stability.theory.limits import NoTheory
 from stability.theory.recursion import Tokens
 
@@ -70,8 +70,10 @@ def read_inputs(run: Path) -> Inputs:
     Raises:
         NoTheory: a file is missing, damaged, or not what a run of this package leaves.
     """
+    of_external = run / THEORY_FILE
     with _reading():
-        plain = yaml.load((run / CONFIG_FILE).read_text(), LOADER)
+        file = of_external if of_external.exists() else run / CONFIG_FILE
+        plain = yaml.load(file.read_text(), LOADER)
     config = _config(plain)
     vocab = config.model.vocab if config.model.vocab != "auto" else _vocab(run / RUN_FILE)
     x_BT, y_BT = _batch(run / BATCH_FILE, vocab)

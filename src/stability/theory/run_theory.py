@@ -48,9 +48,12 @@ def _predicted(inputs: Inputs, table: str) -> pd.DataFrame:
     make = token_prediction.predict if table == "probes" else predict
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # numbers may exceed fp64: see below
-            return make(inputs.config, inputs.x_BT, inputs.y_BT, inputs.vocab)
+            frame = make(inputs.config, inputs.x_BT, inputs.y_BT, inputs.vocab)
     except OverflowError as error:
         raise NoTheory("its variances exceed fp64") from error
+    if table == "layers" and (inputs.y_BT < 0).all():  # the loss of an external model is not known
+        frame = frame[frame["kind"] == "act"].reset_index(drop=True)
+    return frame
 
 
 def _file(key: str) -> str:

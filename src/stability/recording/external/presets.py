@@ -132,8 +132,9 @@ def chosen_sites(model: nn.Module, sites: str) -> Sites:
     if sites in PRESETS:
         return _preset(model, sites)
     if sites == AUTO:
-        stacks = next((s for f in PRESETS.values() if (s := _stacks(model, f))), None)
-        return sites_of(model, stacks) if stacks else found_blocks(model)
+        fitting = (n for n, kinds in PRESETS.items() if _stacks(model, kinds))
+        name = next(fitting, None)
+        return _preset(model, name) if name else found_blocks(model)
     try:
         return matching(model, sites)
     except ValueError as error:
@@ -154,7 +155,7 @@ def _preset(model: nn.Module, name: str) -> Sites:
         raise ValueError(
             f"sites={name}: {type(model).__name__} has no list of blocks with {wanted}; {LEGAL}"
         )
-    return sites_of(model, stacks)
+    return sites_of(model, stacks)._replace(family=name)
 
 
 def _stacks(model: nn.Module, kinds: Sequence[Blocks]) -> dict[str, Stack]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stability.recording.external.at_init import AtInit
 from stability.recording.external.gathering import Gathered, Gathering
 from stability.recording.external.guard import Guard, say
 from stability.recording.external.lifetime import AtExit, Terminated
@@ -79,6 +80,7 @@ class Recording:
         )
         self._hooks = PassHooks(model, sites.of, sites.attention, options, self, self._guard)
         self._optimizers = OptimizerHooks(self, self._guard)
+        self._at_init = AtInit(model, sites, writer.folder, self._guard) if writer else None
         self._at_exit = AtExit(self.close)
         for what in sites.left_out:
             self._guard.note(what)
@@ -376,6 +378,8 @@ class Recording:
         finally:
             self._guard.is_active = False
             self._hooks.remove()
+            if self._at_init:
+                self._at_init.remove()
             self._optimizers.remove()
             self._at_exit.remove()
         try:

@@ -23,6 +23,8 @@ class Sites(NamedTuple):
     """Names of modules whose parameters are called by their path below another, and that one's."""
     attention: dict[nn.Module, tuple[int, str]]
     """Modules that compare queries with keys -> layer and sublayer."""
+    family: str = ""
+    """Name of the preset that fits; empty for a pattern or a search."""
     left_out: tuple[str, ...] = ()
     """What a search of the structure saw and could not use, in words."""
 

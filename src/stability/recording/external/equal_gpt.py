@@ -1,0 +1,202 @@
+"""The GPT of this package that a recorded model equals at init, for the theory of its variance.
+
+Everything is read off the modules: stds from the weights, the norm's kind from its class, the
+activation from its values. A model that differs in any part has no such GPT.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from stability.config.knobs import Config
+from stability.config.names import BLOCK
+from stability.parts import activations
+from stability.recording.external.sites import Sites
+
+SAME = 0.05
+"""Relative difference up to which two measured stds are one."""
+
+ACTIVATIONS = ("GELU", "GELUTanh", "ReLU", "Tanh", "Sigmoid", "Identity", "SwiGLU")
+
+
+class Differs(Exception):
+    """The model equals no GPT of this package; the reason in words."""
+
+
+class Family(NamedTuple):
+    """Where the weights of a family lie."""
+
+    matrices: Mapping[str, str]
+    """Role -> dotted name in a block; several roles of one name share it, in this order."""
+    tokens: str
+    """Name of the table of tokens, beside the list of blocks."""
+    positions: str | None
+    """Name of the table of positions there; None with rotary positions."""
+
+
+FAMILIES = {
+    "gpt2": Family(
+        {
+            **dict.fromkeys(("q", "k", "v"), "attn.c_attn"),
+            "attn_out": "attn.c_proj",
+            "mlp_in": "mlp.c_fc",
+            "mlp_out": "mlp.c_proj",
+        },
+        "wte",
+        "wpe",
+    ),
+    "llama": Family(
+        {
+            "q": "self_attn.q_proj",
+            "k": "self_attn.k_proj",
+            "v": "self_attn.v_proj",
+            "attn_out": "self_attn.o_proj",
+            "mlp_gate": "mlp.gate_proj",
+            "mlp_in": "mlp.up_proj",
+            "mlp_out": "mlp.down_proj",
+        },
+        "embed_tokens",
+        None,
+    ),
+}
+"""Families whose blocks are those of the built-in GPT with norms before the sublayers."""
+
+
+@torch.no_grad()
+def equal_gpt(model: nn.Module, sites: Sites) -> Config:
+    """The config of the GPT with the residual stream of this model.
+
+    Raises:
+        Differs: there is none.
+    """
+    if sites.family not in FAMILIES:
+        raise Differs(f"{sites.family or 'a pattern'} is not covered")
+    if any(isinstance(p, DTensor) for p in model.parameters()):
+        raise Differs("processes share its weights")
+    family = FAMILIES[sites.family]
+    _require_no_dropout(model)
+    names = sorted((layer, n) for n, (layer, s) in sites.places.items() if s == BLOCK)
+    blocks = [model.get_submodule(name) for _, name in names]
+    around = model.get_submodule(names[0][1].rpartition(".")[0].rpartition(".")[0])
+    norms = [model.get_submodule(n) for n, (_, s) in sites.places.items() if "norm" in s]
+    if len(norms) != 2 * len(blocks) + 1:
+        raise Differs("it does not end in a norm")
+    _require_plain(blocks, family, norms)
+    first: Any = blocks[0]
+    table: Any = around.get_submodule(family.tokens)
+    vocab, width = table.weight.shape
+    hidden = first.get_submodule(family.matrices["mlp_out"]).weight.numel() // width
+    stds = [_stds(block, family) for block in blocks]
+    heads = _heads(first, width)
+    if family.positions is None:
+        _require_rotary(around, width // heads)
+    values = {
+        "depth": len(blocks),
+        "model.width": width,
+        "model.heads": heads,
+        "model.mlp_ratio": hidden / width,
+        "model.vocab": vocab,
+        "model.position": "learned" if family.positions else "rope",
+        "init.embed_std": _embed_std(around, family),
+        "norm.build": {"_target_": "stability.parts.placements.Pre"},
+        "norm_type.build": _norm(norms),
+        "activation.build": {"_target_": _activation(first.mlp, "mlp_gate" in family.matrices)},
+        "init.build": {
+            "_target_": "stability.parts.inits.Measured",
+            "stds": {role: [found[role] for found in stds] for role in family.matrices},
+        },
+    }
+    return Config().changed(values)
+
+
+def _require_no_dropout(model: nn.Module) -> None:
+    for module in model.modules():
+        share = (
+            module.p if isinstance(module, nn.Dropout) else getattr(module, "attention_dropout", 0)
+        )
+        if module.training and isinstance(share, float) and share > 0:
+            raise Differs("it has dropout")
+
+
+def _require_plain(blocks: list[Any], family: Family, norms: list[nn.Module]) -> None:
+    """Blocks have these matrices, biases of 0 and norms as they begin, and nothing else."""
+    of_norms = {p for norm in norms for p in norm.parameters()}
+    for norm in norms:
+        for name, p in norm.named_parameters():
+            if not bool((p == (0 if name == "bias" else 1)).all()):
+                raise Differs("its norms are not those of an init")
+    for block in blocks:
+        known = {block.get_submodule(name).weight for name in family.matrices.values()} | of_norms
+        for name, p in block.named_parameters():
+            if p not in known and not (name.endswith("bias") and bool((p == 0).all())):
+                raise Differs(f"its blocks have {name}")
+
+
+def _stds(block: nn.Module, family: Family) -> dict[str, float]:
+    """Role -> root mean square of the weights."""
+    found = {}
+    for role, name in family.matrices.items():
+        weight: Any = block.get_submodule(name).weight
+        sharing = [r for r, other in family.matrices.items() if other == name]
+        axis = 0 if weight.shape[0] > weight.shape[1] else 1
+        part = weight.chunk(len(sharing), axis)[sharing.index(role)]
+        found[role] = _rms(part)
+    return found
+
+
+def _rms(weight: Tensor) -> float:
+    return float(weight.double().square().mean().sqrt())
+
+
+def _heads(block: nn.Module, width: int) -> int:
+    for attention in block.modules():
+        if isinstance(size := getattr(attention, "head_dim", None), int) and width % size == 0:
+            scale = getattr(attention, "scaling", size**-0.5)
+            if abs(scale * size**0.5 - 1) > 1e-6:
+                raise Differs("its attention has a scale of its own")
+            return width // size
+        if isinstance(heads := getattr(attention, "n_head", None), int):
+            return heads
+    raise Differs("its number of heads is not known")
+
+
+def _embed_std(around: nn.Module, family: Family) -> float:
+    tables = [around.get_submodule(n) for n in (family.tokens, family.positions) if n]
+    std, *others = (_rms(table.weight) for table in tables)  # type: ignore[arg-type]
+    if any(abs(other - std) > SAME * std for other in others):
+        raise Differs("its tables of tokens and positions differ in size")
+    return std
+
+
+def _norm(norms: list[nn.Module]) -> dict[str, Any]:
+    layernorm = isinstance(norms[0], nn.LayerNorm)
+    if not layernorm and "rmsnorm" not in type(norms[0]).__name__.lower():
+        raise Differs(f"its norm is {type(norms[0]).__name__}")
+    eps = getattr(norms[0], "variance_epsilon", None) or getattr(norms[0], "eps", None)
+    name = "LayerNorm" if layernorm else "RMSNorm"
+    return {"_target_": f"stability.parts.norms.{name}", "eps": float(eps or 0.0)}
+
+
+def _activation(mlp: Any, gated: bool) -> str:
+    """The activation with the values of the module that has no parameters."""
+    x = torch.linspace(-4, 4, 101)
+    for module in mlp.children():
+        if isinstance(module, nn.Dropout) or any(True for _ in module.parameters()):
+            continue
+        y = type(module).forward(module, x)
+        for name in ACTIVATIONS:
+            known = getattr(activations, name)()
+            if known.gated == gated and torch.allclose(known(x), y, atol=1e-6):
+                return f"{activations.__name__}.{name}"
+    raise Differs("its activation is not known")
+
+
+def _require_rotary(around: nn.Module, head: int) -> None:
+    rotary: Any = getattr(around, "rotary_emb", None)
+    rates = getattr(rotary, "inv_freq", torch.zeros(0)).cpu()
+    wanted = 10_000.0 ** (-torch.arange(0, head, 2) / head)
+    if rates.shape != wanted.shape or not torch.allclose(rates.float(), wanted, rtol=1e-4):
+        raise Differs("its positions turn at other rates")
