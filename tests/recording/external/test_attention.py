@@ -93,6 +93,23 @@ def test_many_queries_are_shown_at_the_positions_that_the_gpt_shows():
     torch.testing.assert_close(of_softmax(whole).scores, whole[:, :, shown])
 
 
+@pytest.mark.parametrize(("of_q", "of_k"), [(1, 4), (4, 1), (4, 2), (4, 4)])
+def test_heads_are_shared_as_torch_shares_them(of_q, of_k):
+    q, k = random(2, of_q, 5, 6), random(2, of_k, 5, 6, seed=1)
+    values = torch.eye(5).expand(2, max(of_q, of_k), 5, 5)
+    several = {} if 1 in (of_q, of_k) or of_q == of_k else {"enable_gqa": True}
+    values = values[:, :of_k] if several else values
+    matrix = F.scaled_dot_product_attention(q, k, values, **several)
+    torch.testing.assert_close(of_queries_and_keys(q, k).scores.softmax(-1), matrix)
+
+
+def test_autocast_does_not_round_logits():
+    q, k = heads()
+    plain = of_queries_and_keys(q, k)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(of_queries_and_keys(q, k).scores, plain.scores)
+
+
 def test_queries_that_see_no_key_have_no_entropy_and_nan_counts_as_not_finite():
     q, k = heads()
     mask = torch.ones(2, 1, 5, 5).bool()

@@ -162,6 +162,11 @@ class Llama(nn.Module):
         return inside.norm(x) @ inside.embed_tokens.weight.T
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
 def tokens():
     return torch.randint(VOCAB, (4, CONTEXT), generator=torch.Generator().manual_seed(0))
 
@@ -227,7 +232,6 @@ def small(transformers, name):
 
 
 def test_the_figure_of_the_variance_has_the_line_and_that_of_the_gradient_has_none(tmp_path):
-    torch.manual_seed(0)
     recorded(GPT2(2, 16), tmp_path / "run", tokens())
     assert plot.main([str(tmp_path), "--figures", "variance,gradient", "--format", "png"]) == 0
     drawn = pd.read_csv(tmp_path / "figures" / "variance.csv")
@@ -236,7 +240,6 @@ def test_the_figure_of_the_variance_has_the_line_and_that_of_the_gradient_has_no
 
 
 def test_stds_are_those_of_each_matrix_and_layer(tmp_path):
-    torch.manual_seed(0)
     model = GPT2(2, 16)
     with torch.no_grad():
         model.transformer.h[1].attn.c_attn.weight[16:32] *= 3
@@ -302,7 +305,6 @@ def with_a_scale(model):
     ],
 )
 def test_a_model_that_differs_has_no_theory(tmp_path, change):
-    torch.manual_seed(0)
     folder = recorded(GPT2(2, 16), tmp_path / "run", tokens())
     assert (folder / "theory.yaml").exists()
     model = GPT2(2, 16)
@@ -341,6 +343,14 @@ def test_other_rotary_positions_have_no_theory(tmp_path, rate):
 def test_passes_with_masks_or_positions_of_their_own_have_no_theory(tmp_path, given, has):
     folder = recorded(GPT2(2, 16), tmp_path / "run", input_ids=tokens(), **given)
     assert (folder / "theory.yaml").exists() is has
+
+
+@pytest.mark.parametrize("length", [1024, 1025])
+def test_long_sequences_have_no_theory(tmp_path, length):
+    model = Llama(1, 16)
+    x = torch.zeros(1, length, dtype=torch.long)
+    folder = recorded(model, tmp_path / "run", x)
+    assert (folder / "theory.yaml").exists() is (length == 1024)
 
 
 def test_other_presets_and_patterns_have_no_theory(tmp_path):

@@ -141,6 +141,23 @@ def test_blocks_with_another_norm_are_not_of_the_family(tmp_path):
     )
 
 
+def test_a_search_finds_the_blocks_of_several_families_and_unknown_ones():
+    model = nn.ModuleDict(
+        {
+            "encoder": FAMILIES["bert"].make(),
+            "decoder": FAMILIES["gpt2"].make(),
+            "other": nn.Sequential(Block(), Block()),
+        }
+    )
+    found = chosen_sites(model, "auto")
+    assert found.places["encoder.bert.encoder.layer.1.output.dense"] == (1, "encoder.mlp")
+    assert found.places["decoder.transformer.h.1.ln_1"] == (1, "decoder.norm1")
+    assert found.places["other.1.norm"] == (1, "norm")
+    assert (found.family, found.stacks) == ("", 3)
+    assert found.left_out == ("sites=auto: found no attn alone in Block",)
+    assert chosen_sites(model["decoder"], "auto").family == "gpt2"
+
+
 def test_half_an_encoder_decoder_has_plain_names():
     model = FAMILIES["t5"].make().encoder
     found = chosen_sites(model, "t5")

@@ -15,6 +15,9 @@ from stability.recording.external.sites import Sites
 from stability.results import schema
 from stability.results.atomic import write_text
 
+LONGEST = 1024
+"""Tokens of a sequence beyond which its theory would take long."""
+
 PLAIN = ("input_ids", "labels", "attention_mask", "use_cache", "return_dict")
 """Arguments of a forward pass that the theory can follow: of the mask only ones."""
 
@@ -68,5 +71,6 @@ def _tokens(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
         or (mask is not None and not bool((mask == 1).all()))
     ):
         return None
-    is_plain = isinstance(tokens, Tensor) and tokens.ndim == 2 and not tokens.is_floating_point()
-    return tokens if is_plain else None
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
+        return None
+    return tokens if tokens.shape[1] <= LONGEST else None

@@ -55,7 +55,7 @@ def sites_of(model: nn.Module, stacks: Mapping[str, Stack]) -> Sites:
         if stack.final_norm:
             place = counts.get(side, 0), _under(side, FINAL_NORM)
             _add(found, model, place, "", (stack.final_norm,), BRANCH_SITES)
-    return found
+    return found._replace(stacks=len(stacks))
 
 
 BLOCK_SITES, BRANCH_SITES = ("resid_pre", "resid_post"), ("branch_in", "branch_out")

@@ -4,6 +4,7 @@ Everything is read off the modules: stds from the weights, the norm's kind from 
 activation from its values. A model that differs in any part has no such GPT.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,10 +15,11 @@ from torch.distributed.tensor import DTensor
 from stability.config.knobs import Config
 from stability.config.names import BLOCK
 from stability.parts import activations
+from stability.recording import stats
 from stability.recording.external.sites import Sites
 
 SAME = 0.05
-"""Relative difference up to which two measured stds are one."""
+"""Relative difference up to which two stds are one, beside three standard errors."""
 
 ACTIVATIONS = ("GELU", "GELUTanh", "ReLU", "Tanh", "Sigmoid", "Identity", "SwiGLU")
 
@@ -148,7 +150,7 @@ def _stds(block: nn.Module, family: Family) -> dict[str, float]:
 
 
 def _rms(weight: Tensor) -> float:
-    return float(weight.double().square().mean().sqrt())
+    return math.sqrt(float(stats.square_of(stats.measure(weight)[None])) / weight.numel())
 
 
 def _heads(block: nn.Module, width: int) -> int:
@@ -164,10 +166,13 @@ def _heads(block: nn.Module, width: int) -> int:
 
 
 def _embed_std(around: nn.Module, family: Family) -> float:
-    tables = [around.get_submodule(n) for n in (family.tokens, family.positions) if n]
-    std, *others = (_rms(table.weight) for table in tables)  # type: ignore[arg-type]
-    if any(abs(other - std) > SAME * std for other in others):
-        raise Differs("its tables of tokens and positions differ in size")
+    tokens: Any = around.get_submodule(family.tokens).weight
+    std = _rms(tokens)
+    if family.positions is not None:
+        positions: Any = around.get_submodule(family.positions).weight
+        error = math.sqrt(1 / (2 * tokens.numel()) + 1 / (2 * positions.numel()))
+        if abs(_rms(positions) / std - 1) > SAME + 3 * error:
+            raise Differs("its tables of tokens and positions differ in size")
     return std
 
 

@@ -55,7 +55,7 @@ def of_queries_and_keys(
         scale: of q k; 1/sqrt(head width) by default.
     """
     rows = torch.tensor(positions(q.shape[-2], QUERIES), device=q.device)
-    if q.ndim > 3 and q.shape[-3] != k.shape[-3]:
+    if q.ndim > 3 and 1 < k.shape[-3] < q.shape[-3]:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
     seen = torch.ones(len(rows), k.shape[-2], dtype=torch.bool, device=q.device)
     if is_causal:

@@ -132,9 +132,7 @@ def chosen_sites(model: nn.Module, sites: str) -> Sites:
     if sites in PRESETS:
         return _preset(model, sites)
     if sites == AUTO:
-        fitting = (n for n, kinds in PRESETS.items() if _stacks(model, kinds))
-        name = next(fitting, None)
-        return _preset(model, name) if name else found_blocks(model)
+        return _search(model)
     try:
         return matching(model, sites)
     except ValueError as error:
@@ -144,6 +142,15 @@ def chosen_sites(model: nn.Module, sites: str) -> Sites:
 
 
 LEGAL = f"choose from {', '.join([AUTO, *PRESETS])}, or give a pattern of module names"
+
+
+def _search(model: nn.Module) -> Sites:
+    """The blocks of all families, and those that a search of the structure finds beside them."""
+    families = {name: _stacks(model, kinds) for name, kinds in PRESETS.items()}
+    known = {name: stack for stacks in families.values() for name, stack in stacks.items()}
+    found = found_blocks(model, known)
+    fitting = [name for name, stacks in families.items() if len(stacks) == found.stacks]
+    return found._replace(family=fitting[0] if fitting else "")
 
 
 def _preset(model: nn.Module, name: str) -> Sites:

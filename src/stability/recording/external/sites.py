@@ -25,6 +25,8 @@ class Sites(NamedTuple):
     """Modules that compare queries with keys -> layer and sublayer."""
     family: str = ""
     """Name of the preset that fits; empty for a pattern or a search."""
+    stacks: int = 0
+    """Number of lists of blocks, for a preset or a search."""
     left_out: tuple[str, ...] = ()
     """What a search of the structure saw and could not use, in words."""
 

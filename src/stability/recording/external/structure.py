@@ -1,6 +1,7 @@
 """Sites of a model found by its structure: its blocks, and the parts inside them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from torch import nn
 
@@ -18,7 +19,7 @@ BRANCHES = {
 """Sublayer -> parts of the names of classes that compute it."""
 
 
-def found_blocks(model: nn.Module) -> Sites:
+def found_blocks(model: nn.Module, known: Mapping[str, Stack] = MappingProxyType({})) -> Sites:
     """The blocks of the innermost stacks, with their attention, MLP and norms.
 
     A stack is a ModuleList or Sequential whose children share a class and hold attention or an MLP;
@@ -26,33 +27,58 @@ def found_blocks(model: nn.Module) -> Sites:
     MLPs or norms in a block each is called by its own name too: ``norm.input_norm``. Blocks of
     which the attention or the MLP is not one module are named in ``left_out``.
 
+    Args:
+        model: the whole model.
+        known: stacks that are described already, by dotted name.
+
     Raises:
         ValueError: the model has no such stack.
     """
-    stacks = _stacks(model, lambda m: _sublayer(m) is not None)
-    of_images = not stacks
-    stacks = stacks or _stacks(model, is_convolution)
-    inner = [n for n in stacks if not any(_is_inside(other, [n]) for other in stacks)]
+    lists = {n: m for n, m in _lists(model).items() if not _is_inside(n, known)}
+    holding = [n for n, m in lists.items() if n in known or _holds(m, lambda x: bool(_sublayer(x)))]
+    of_images = not holding
+    holding = holding or [n for n, m in lists.items() if _holds(m, is_convolution)]
+    inner = [n for n in holding if not any(_is_inside(other, [n]) for other in holding)]
     if not inner:
-        lists = [
-            n for n, m in model.named_modules() if isinstance(m, nn.ModuleList | nn.Sequential)
-        ]
         raise ValueError(
             f"sites={AUTO}: found no stack of blocks with attention, an MLP or convolutions "
             f"(looked at {', '.join(lists) or 'no ModuleList or Sequential'}); give a pattern"
         )
-    left_out, described = dict[str, None](), {}
-    for name in inner:
-        blocks = []
-        for child, block in stacks[name].named_children():
-            parts = dict(_parts(block))
-            blocks.append((child, parts))
-            missing = [kind for kind in BRANCHES if not _has(parts, kind)]
-            if missing and not of_images:
-                what = " or ".join(missing)
-                left_out[f"sites={AUTO}: found no {what} alone in {type(block).__name__}"] = None
-        described[name] = Stack(blocks)
-    return sites_of(model, described)._replace(left_out=tuple(left_out))
+    stacks = {name: known.get(name) or _described(lists[name]) for name in inner}
+    left_out = [
+        note
+        for name, stack in stacks.items()
+        if name not in known and not of_images
+        for note in _not_found(lists[name], stack)
+    ]
+    return sites_of(model, stacks)._replace(left_out=tuple(dict.fromkeys(left_out)))
+
+
+def _lists(model: nn.Module) -> dict[str, nn.Module]:
+    """Lists of modules of one class, by dotted name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+        and len({type(child) for child in module.children()}) == 1
+    }
+
+
+def _holds(blocks: nn.Module, is_part: Callable[[nn.Module], bool]) -> bool:
+    """Whether every module of a list has such a module inside."""
+    return all(any(m is not c and is_part(m) for m in c.modules()) for c in blocks.children())
+
+
+def _described(blocks: nn.Module) -> Stack:
+    return Stack([(name, dict(_parts(block))) for name, block in blocks.named_children()])
+
+
+def _not_found(blocks: nn.Module, stack: Stack) -> Iterator[str]:
+    """What to say of blocks whose attention or MLP is not one module."""
+    for name, parts in stack.blocks:
+        if missing := [kind for kind in BRANCHES if not _has(parts, kind)]:
+            block = type(blocks.get_submodule(name)).__name__
+            yield f"sites={AUTO}: found no {' or '.join(missing)} alone in {block}"
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -68,20 +94,6 @@ def _sublayer(module: nn.Module) -> str | None:
     """Which branch a module computes, by the name of its class."""
     name = type(module).__name__.lower()
     return next((s for s, parts in BRANCHES.items() if any(p in name for p in parts)), None)
-
-
-def _stacks(model: nn.Module, is_inside: Callable[[nn.Module], bool]) -> dict[str, nn.Module]:
-    """Lists of modules of one class that all hold such a module, by dotted name."""
-    found = dict[str, nn.Module]()
-    for name, module in model.named_modules():
-        children = list(module.children())
-        if (
-            isinstance(module, nn.ModuleList | nn.Sequential)
-            and len({type(child) for child in children}) == 1
-            and all(any(m is not c and is_inside(m) for m in c.modules()) for c in children)
-        ):
-            found[name] = module
-    return found
 
 
 def _parts(block: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
