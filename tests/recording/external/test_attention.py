@@ -11,6 +11,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import stability
 from external_loops import rows, state
+from hf_models import MODELS
+from hf_models import tokens as hf_tokens
 from slow_statistics import twin
 from stability.config.token_positions import positions
 from stability.model import build
@@ -19,6 +21,7 @@ from stability.recording.external.attention import AttentionHooks
 from stability.recording.external.guard import Guard
 from stability.recording.external.logits import of_multihead, of_queries_and_keys, of_softmax
 from stability.recording.external.module_hooks import ModuleHooks
+from stability.results.statistics import INDEX
 from tiny import make_config, run
 from transformer_families import Attention, Model, PreNorm, TorchModel
 
@@ -71,16 +74,10 @@ def test_the_softmax_of_the_logits_is_what_torch_multiplies_the_values_by(
     assert (seen == (matrix > 0)).all()
     scores, entropy = found.vectors()
     wanted = torch.special.entr(matrix).sum(-1).flatten()
-    assert float(entropy[stats_index("mean")] * entropy[stats_index("absmax")]) == pytest.approx(
+    assert float(entropy[INDEX["mean"]] * entropy[INDEX["absmax"]]) == pytest.approx(
         float(wanted.mean()), rel=1e-5
     )
-    assert scores[stats_index("numel")] == seen.sum()
-
-
-def stats_index(name):
-    from stability.results.statistics import INDEX
-
-    return INDEX[name]
+    assert scores[INDEX["numel"]] == seen.sum()
 
 
 def test_many_queries_are_shown_at_the_positions_that_the_gpt_shows():
@@ -116,8 +113,8 @@ def test_queries_that_see_no_key_have_no_entropy_and_nan_counts_as_not_finite():
     mask[:, :, 3] = False
     q[0, 0, 0, 0] = math.nan
     scores, entropy = of_queries_and_keys(q, k, mask).vectors()
-    assert entropy[stats_index("numel")] == 2 * 4 * 4
-    assert (scores[stats_index("numel")], scores[stats_index("nonfinite")]) == (2 * 4 * 4 * 5, 5)
+    assert entropy[INDEX["numel"]] == 2 * 4 * 4
+    assert (scores[INDEX["numel"]], scores[INDEX["nonfinite"]]) == (2 * 4 * 4 * 5, 5)
     x = torch.tensor([[[1.0, math.nan, torch.finfo(torch.float32).min, -math.inf]]])
     assert of_softmax(x).seen.tolist() == [[[True, True, False, False]]]
 
@@ -491,11 +488,9 @@ def test_entropies_of_transformers_are_those_of_the_attention_that_they_return(
     name, implementation, tmp_path
 ):
     transformers = pytest.importorskip("transformers")
-    from hf_models import MODELS, tokens
-
     torch.manual_seed(0)
     model = MODELS[name](transformers).eval()
-    x = tokens()
+    x = hf_tokens()
     x["attention_mask"] = (torch.arange(6) < torch.tensor([6, 4, 5])[:, None]).long()
     model.set_attn_implementation("eager")
     with torch.no_grad():

@@ -289,9 +289,58 @@ def with_a_scale(model):
     attention.head_dim, attention.scaling = 4, 1.0
 
 
+class ScaledBlock(GPT2Block):
+    def forward(self, x):
+        x = x + 0.5 * self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class ParallelBlock(GPT2Block):
+    def forward(self, x):
+        return x + self.attn(self.ln_1(x)) + self.mlp(self.ln_2(x))
+
+
+class PostBlock(GPT2Block):
+    def forward(self, x):
+        x = self.ln_1(x + self.attn(x))
+        return self.ln_2(x + self.mlp(x))
+
+
+def with_blocks(kind):
+    def change(model):
+        for block in model.transformer.h:
+            block.__class__ = kind
+
+    return change
+
+
+class ScaledTable(nn.Embedding):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def with_a_scaled_embedding(model):
+    model.transformer.wte.__class__ = ScaledTable
+
+
+def with_one_head_of_keys(model):
+    attention = model.transformer.h[1].attn
+    attention.c_attn, attention.forward = nn.Linear(16, 24, bias=False), lambda x: x
+
+
+def without_a_matrix(model):
+    model.transformer.h[1].mlp = nn.Sequential(nn.Linear(16, 16, bias=False))
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        with_blocks(ScaledBlock),
+        with_blocks(ParallelBlock),
+        with_blocks(PostBlock),
+        with_a_scaled_embedding,
+        with_one_head_of_keys,
+        without_a_matrix,
         changed("transformer.h.1.mlp.c_fc.bias"),
         changed("transformer.h.1.ln_2.weight"),
         changed("transformer.h.1.ln_2.bias"),

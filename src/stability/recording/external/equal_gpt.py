@@ -80,16 +80,14 @@ def equal_gpt(model: nn.Module, sites: Sites) -> Config:
         raise Differs("processes share its weights")
     family = FAMILIES[sites.family]
     _require_no_dropout(model)
-    names = sorted((layer, n) for n, (layer, s) in sites.places.items() if s == BLOCK)
-    blocks = [model.get_submodule(name) for _, name in names]
-    around = model.get_submodule(names[0][1].rpartition(".")[0].rpartition(".")[0])
+    blocks, around = _blocks(model, sites)
+    tokens, positions = _tables(around, family)
     norms = [model.get_submodule(n) for n, (_, s) in sites.places.items() if "norm" in s]
     if len(norms) != 2 * len(blocks) + 1:
         raise Differs("it does not end in a norm")
     _require_plain(blocks, family, norms)
     first: Any = blocks[0]
-    table: Any = around.get_submodule(family.tokens)
-    vocab, width = table.weight.shape
+    vocab, width = tokens.shape
     hidden = first.get_submodule(family.matrices["mlp_out"]).weight.numel() // width
     stds = [_stds(block, family) for block in blocks]
     heads = _heads(first, width)
@@ -102,7 +100,7 @@ def equal_gpt(model: nn.Module, sites: Sites) -> Config:
         "model.mlp_ratio": hidden / width,
         "model.vocab": vocab,
         "model.position": "learned" if family.positions else "rope",
-        "init.embed_std": _embed_std(around, family),
+        "init.embed_std": _embed_std(tokens, positions),
         "norm.build": {"_target_": "stability.parts.placements.Pre"},
         "norm_type.build": _norm(norms),
         "activation.build": {"_target_": _activation(first.mlp, "mlp_gate" in family.matrices)},
@@ -112,6 +110,31 @@ def equal_gpt(model: nn.Module, sites: Sites) -> Config:
         },
     }
     return Config().changed(values)
+
+
+@torch.no_grad()
+def embedded(model: nn.Module, sites: Sites, tokens_BT: Tensor) -> Tensor:
+    """The embedding x_0 of that GPT."""
+    tokens, positions = _tables(_blocks(model, sites)[1], FAMILIES[sites.family])
+    x_BTD = tokens[tokens_BT]
+    return x_BTD if positions is None else x_BTD + positions[: tokens_BT.shape[1]]
+
+
+def _blocks(model: nn.Module, sites: Sites) -> tuple[list[nn.Module], nn.Module]:
+    """The blocks, and the module beside whose list of blocks the tables lie."""
+    names = sorted((layer, n) for n, (layer, s) in sites.places.items() if s == BLOCK)
+    around = names[0][1].rpartition(".")[0].rpartition(".")[0]
+    return [model.get_submodule(name) for _, name in names], model.get_submodule(around)
+
+
+def _tables(around: nn.Module, family: Family) -> tuple[Tensor, Tensor | None]:
+    """The embeddings of tokens and of positions."""
+    tables: list[Any] = [getattr(around, name or "", None) for name in family[1:]]
+    if not isinstance(tables[0], nn.Embedding):
+        raise Differs(f"it has no {family.tokens}")
+    if family.positions and not isinstance(tables[1], nn.Embedding):
+        raise Differs(f"it has no {family.positions}")
+    return tables[0].weight, tables[1].weight if family.positions else None
 
 
 def _require_no_dropout(model: nn.Module) -> None:
@@ -131,6 +154,10 @@ def _require_plain(blocks: list[Any], family: Family, norms: list[nn.Module]) ->
             if not bool((p == (0 if name == "bias" else 1)).all()):
                 raise Differs("its norms are not those of an init")
     for block in blocks:
+        inside = dict(block.named_modules())
+        for role, name in family.matrices.items():
+            if not isinstance(getattr(inside.get(name), "weight", None), Tensor):
+                raise Differs(f"its blocks have no {role}")
         known = {block.get_submodule(name).weight for name in family.matrices.values()} | of_norms
         for name, p in block.named_parameters():
             if p not in known and not (name.endswith("bias") and bool((p == 0).all())):
@@ -144,6 +171,8 @@ def _stds(block: nn.Module, family: Family) -> dict[str, float]:
         weight: Any = block.get_submodule(name).weight
         sharing = [r for r, other in family.matrices.items() if other == name]
         axis = 0 if weight.shape[0] > weight.shape[1] else 1
+        if len(sharing) > 1 and weight.shape[axis] != len(sharing) * weight.shape[1 - axis]:
+            raise Differs(f"its {name} is not {', '.join(sharing)}")
         part = weight.chunk(len(sharing), axis)[sharing.index(role)]
         found[role] = _rms(part)
     return found
@@ -165,11 +194,9 @@ def _heads(block: nn.Module, width: int) -> int:
     raise Differs("its number of heads is not known")
 
 
-def _embed_std(around: nn.Module, family: Family) -> float:
-    tokens: Any = around.get_submodule(family.tokens).weight
+def _embed_std(tokens: Tensor, positions: Tensor | None) -> float:
     std = _rms(tokens)
-    if family.positions is not None:
-        positions: Any = around.get_submodule(family.positions).weight
+    if positions is not None:
         error = math.sqrt(1 / (2 * tokens.numel()) + 1 / (2 * positions.numel()))
         if abs(_rms(positions) / std - 1) > SAME + 3 * error:
             raise Differs("its tables of tokens and positions differ in size")
