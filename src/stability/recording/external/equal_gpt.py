@@ -89,27 +89,24 @@ def equal_gpt(model: nn.Module, sites: Sites) -> Config:
     first: Any = blocks[0]
     vocab, width = tokens.shape
     hidden = first.get_submodule(family.matrices["mlp_out"]).weight.numel() // width
-    stds = [_stds(block, family) for block in blocks]
     heads = _heads(first, width)
     if family.positions is None:
         _require_rotary(around, width // heads)
-    values = {
+    shape = {
         "depth": len(blocks),
         "model.width": width,
         "model.heads": heads,
         "model.mlp_ratio": hidden / width,
         "model.vocab": vocab,
         "model.position": "learned" if family.positions else "rope",
-        "init.embed_std": _embed_std(tokens, positions),
+    }
+    builds = {
         "norm.build": {"_target_": "stability.parts.placements.Pre"},
         "norm_type.build": _norm(norms),
         "activation.build": {"_target_": _activation(first.mlp, "mlp_gate" in family.matrices)},
-        "init.build": {
-            "_target_": "stability.parts.inits.Measured",
-            "stds": {role: [found[role] for found in stds] for role in family.matrices},
-        },
+        "init.build": _init(blocks, family),
     }
-    return Config().changed(values)
+    return Config().changed({**shape, **builds, "init.embed_std": _embed_std(tokens, positions)})
 
 
 @torch.no_grad()
@@ -176,6 +173,13 @@ def _stds(block: nn.Module, family: Family) -> dict[str, float]:
         part = weight.chunk(len(sharing), axis)[sharing.index(role)]
         found[role] = _rms(part)
     return found
+
+
+def _init(blocks: list[nn.Module], family: Family) -> dict[str, Any]:
+    """The init with the stds of these blocks."""
+    stds = [_stds(block, family) for block in blocks]
+    of_roles = {role: [found[role] for found in stds] for role in family.matrices}
+    return {"_target_": "stability.parts.inits.Measured", "stds": of_roles}
 
 
 def _rms(weight: Tensor) -> float:
