@@ -18,6 +18,7 @@ from torch import nn
 import stability
 from stability import plot
 from stability.figures.drawing.variants import label
+from stability.recording.external import lifetime
 from stability.results.frames import sweep_rows
 
 LAYERS = r"(\d+)"
@@ -85,11 +86,29 @@ def test_when_killed_what_was_flushed_is_there(tmp_path):
     assert state(tmp_path / "run")["status"] == "running"
 
 
-@pytest.mark.parametrize("after", ["pass", "sys.exit(3)", "raise ValueError('mine')"])
-def test_a_recording_that_is_never_closed_is_written_at_the_end_of_the_program(tmp_path, after):
+@pytest.mark.parametrize(
+    ("after", "status", "error"),
+    [
+        ("pass", "completed", None),
+        ("sys.exit(3)", "completed", None),
+        ("raise ValueError('mine')", "failed", "ValueError: mine"),
+    ],
+)
+def test_a_recording_that_is_never_closed_is_written_at_the_end_of_the_program(
+    tmp_path, after, status, error
+):
     with program(tmp_path / "run", after) as process:
         process.wait(30)
     assert recorded_steps(tmp_path / "run") == list(range(60))
+    found = state(tmp_path / "run")
+    assert (found["status"], (found["error"] or "").partition("\n")[0] or None) == (status, error)
+
+
+def test_an_error_of_an_interactive_session_is_not_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "last_value", ValueError("mine"), raising=False)
+    assert isinstance(lifetime._uncaught(), ValueError)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert lifetime._uncaught() is None
 
 
 def test_a_running_recording_can_be_loaded_and_plotted(tmp_path):

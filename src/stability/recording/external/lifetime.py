@@ -1,8 +1,10 @@
 """The end of a program: a recording is closed at any exit, and at SIGTERM."""
 
 import atexit
+import builtins
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,16 @@ from typing import Any
 
 class Terminated(Exception):
     """The program was told to end."""
+
+
+def _uncaught() -> BaseException | None:
+    """The exception that ended the program, if one did.
+
+    Python keeps it in ``sys.last_value``. An interactive session keeps there what some line raised
+    without an end.
+    """
+    is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+    return None if is_interactive else getattr(sys, "last_value", None)
 
 
 class AtExit:
@@ -33,7 +45,7 @@ class AtExit:
 
     def _exit(self) -> None:
         if os.getpid() == self._pid:
-            self._close(None)
+            self._close(_uncaught())
 
     def _terminate(self, number: int, _: Any) -> None:
         self.remove()
