@@ -13,6 +13,7 @@ from torch import multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -169,6 +170,28 @@ def one_rank_stops_recording(rank, size, folder):
     recording.close()
 
 
+def pipeline(rank, size, folder):
+    """Each rank has two of the blocks, and writes its own part."""
+    torch.manual_seed(0)
+    blocks = [Block(WIDTH, 12) for _ in range(2 * size)]
+    module = nn.Sequential(*blocks[2 * rank : 2 * rank + 2])
+    # Without examples the stage tries its shapes in a pass over random memory.
+    examples = [torch.zeros(4, TOKENS, WIDTH, requires_grad=r) for r in (rank > 0, True)]
+    stage = PipelineStage(module, rank, size, torch.device("cpu"), *examples)
+    schedule = ScheduleGPipe(stage, n_microbatches=3, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    # The schedule divides gradients by the number of micro-batches when they are complete.
+    out = f"{folder}/stage{rank}"
+    with stability.record(module, out, r"(\d+)", loss_scale=lambda: 3.0):
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            if rank == 0:
+                schedule.step(batch(step))
+            else:
+                schedule.step(target=torch.zeros(12, TOKENS, WIDTH))
+            optimizer.step()
+
+
 def rank_0_fails(rank, size, folder):
     """In the middle of a step, while rank 1 waits for its gradients."""
     model = net()
@@ -293,3 +316,23 @@ def test_an_error_of_the_loop_is_not_held_back(tmp_path):
     assert time.monotonic() - began < 60  # not the half hour that rank 0 waits for a late rank
     state = json.loads((tmp_path / "run" / "run.json").read_text())
     assert state["status"] == "failed" and "an error of the loop" in state["error"]
+
+
+def test_a_pipeline_stage_writes_its_own_part(tmp_path):
+    processes(pipeline, 2, tmp_path)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(WIDTH, 12) for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with stability.record(model, tmp_path / "one", r"(\d+)"):
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            for x in batch(step).chunk(3):
+                (model(x).square().mean() / 3).backward()
+            optimizer.step()
+    found = []
+    for stage in range(2):
+        part = rows(tmp_path / f"stage{stage}")
+        found.append(part.assign(layer=part.layer + 2 * stage))
+    keys = ["step", "kind", "layer", "sublayer", "site"]
+    joined = pd.concat(found).sort_values(keys).reset_index(drop=True)
+    assert_same(joined, rows(tmp_path / "one"))
