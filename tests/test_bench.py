@@ -1,13 +1,18 @@
 """The benchmark runs and compares every variant with the first."""
 
+import json
 import re
 import runpy
 import sys
 
 import pytest
+import torch
 
 from stability import bench, shell
+from stability.config.names import KINDS
 from stability.model import build
+from stability.recording import stats
+from stability.results import statistics
 
 
 def test_every_variant_is_timed_and_compared_with_the_first(capsys):
@@ -65,3 +70,26 @@ def test_a_size_out_of_range_is_refused_in_one_line(words, said, capsys):
     assert bench.main(words.split()) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"stability.bench: {said}") and err.count("\n") == 1
+
+
+def test_kinds_and_plain_hooks_are_timed_and_written_as_json(tmp_path, capsys):
+    words = ["--depth", "1", "--width", "16", "--context", "8", "--rounds", "2", "--kinds"]
+    assert bench.main([*words, "--json", str(tmp_path / "times.json")]) == 0
+    found = json.loads((tmp_path / "times.json").read_text())
+    assert found["depth"] == 1 and found["torch"] and found["device"].startswith("cpu")
+    names = [f"eager, {kind} recorded" for kind in KINDS]
+    assert [*found["seconds"]] == ["eager", "eager, recorded", *names, "eager, hooks with .item()"]
+    assert all(len(times) == 2 and min(times) > 0 for times in found["seconds"].values())
+
+
+def test_plain_hooks_find_the_numbers_that_the_recorder_finds():
+    x = torch.randn(3, 5, 7)
+    columns = statistics.columns(stats.measure(x)[None].numpy())
+    for name, value in bench.items_of(x).items():
+        assert value == pytest.approx(columns[name][0], rel=1e-5, abs=1e-7)
+
+
+def test_times_that_cannot_be_written_are_said_in_a_line(tmp_path, capsys):
+    words = ["--depth", "1", "--width", "16", "--context", "8", "--rounds", "1"]
+    assert bench.main([*words, "--json", str(tmp_path / "no" / "times.json")]) == 2
+    assert "times.json: No such file or directory" in capsys.readouterr().err

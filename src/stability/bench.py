@@ -8,19 +8,25 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from torch import Tensor, nn
 
 from stability import shell
 from stability.cli.compose import composer
 from stability.config import rules
 from stability.config.knobs import KNOBS, Config, ConfigError
+from stability.config.names import KINDS
 from stability.model import preflight
-from stability.model.build import Built, build
+from stability.model.build import Built, build, device_of
+from stability.recording.machine import device_name
+from stability.results.atomic import write_json
 from stability.training.passes import train_batch
 from stability.training.step import TrainingState, training_step
 
@@ -53,13 +59,59 @@ def step(built: Built, record: bool) -> TimedStep:
     return run
 
 
+def items_of(x: Tensor) -> dict[str, float]:
+    """The usual way to some of the statistics: an operation and a wait for each."""
+    x = x.detach()
+    return {
+        "mean": x.mean().item(),
+        "var": x.var(correction=0).item(),
+        "rms": x.square().mean().sqrt().item(),
+        "absmax": x.abs().max().item(),
+        "absmean": x.abs().mean().item(),
+        "nonfinite": (~x.isfinite()).sum().item(),
+        "zeros": (x == 0).sum().item(),
+    }
+
+
+def step_with_items(built: Built) -> TimedStep:
+    """One training step, and `items_of` at sites, of weights and of all gradients."""
+    run, found = step(built, record=False), []
+
+    def measure(x: Tensor) -> None:
+        found.append(items_of(x))
+
+    def on_forward(module: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            measure(output)
+            output.register_hook(measure)
+
+    def measured() -> None:
+        hooks = [m.register_forward_hook(on_forward) for m in set(built.model.sites().values())]
+        run()
+        for p in built.model.parameters():
+            measure(p)
+            if p.grad is not None:
+                measure(p.grad)
+        for hook in hooks:
+            hook.remove()
+        found.clear()
+
+    return measured
+
+
 def variants(args: argparse.Namespace) -> dict[str, TimedStep]:
     """Name -> step; the first is what the others are compared with."""
     if not KNOBS["threads"].legal.test(args.threads):
         raise ConfigError("threads", args.threads, f"must be {KNOBS['threads'].legal.text}")
     torch.set_num_threads(args.threads)
-    eager = build(bench_config(args.depth, args.width, args.context, compiled=False))
+    config = bench_config(args.depth, args.width, args.context, compiled=False)
+    eager = build(config)
     found = {"eager": step(eager, record=False), "eager, recorded": step(eager, record=True)}
+    for kind in KINDS if args.kinds else ():
+        config.record.kinds = [kind]
+        found[f"eager, {kind} recorded"] = step(build(config), record=True)
+    if args.kinds:
+        found["eager, hooks with .item()"] = step_with_items(eager)
     if args.compile:
         compiled = build(bench_config(args.depth, args.width, args.context, compiled=True))
         found["compiled"] = step(compiled, record=False)
@@ -101,7 +153,12 @@ def _parser() -> argparse.ArgumentParser:
             f"--{name}", type=_positive, default=default, metavar="N",
             help=f"{what} (default: %(default)s)",
         )  # fmt: skip
+    parser.add_argument(
+        "--kinds", action="store_true",
+        help="time each kind alone, and hooks that call .item() for each statistic",
+    )  # fmt: skip
     parser.add_argument("--compile", action="store_true", help="time compiled blocks as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the times there as well")
     return parser
 
 
@@ -123,17 +180,30 @@ def main(argv: list[str] | None = None) -> int:
         print(f"stability.bench: {error}", file=sys.stderr)
         return 2
     times = measure(found, args.rounds, console)
+    console.print(table(times, f"one step, L = {args.depth}, d = {args.width}, T = {args.context}"))
+    if args.json:
+        sizes = {name: getattr(args, name) for name in NUMBERS}
+        machine = {"torch": torch.__version__, "device": device_name(device_of(Config()))}
+        try:
+            write_json(args.json, {**machine, **sizes, "seconds": times})
+        except OSError as error:
+            print(f"stability.bench: --json {args.json}: {error.strerror}", file=sys.stderr)
+            return 2
+    return 0
+
+
+def table(times: Mapping[str, list[float]], title: str) -> Table:
+    """A row for each variant; a variant is compared with the first and with its own base."""
     first = median(next(iter(times.values())))
-    table = Table(title=f"one step, L = {args.depth}, d = {args.width}, T = {args.context}")
+    made = Table(title=title)
     for name in ("variant", "ms (median)", "ratio", "ratio if every 10th step is recorded"):
-        table.add_column(name, justify="right" if name != "variant" else "left")
+        made.add_column(name, justify="right" if name != "variant" else "left")
     for name, seconds in times.items():
-        base = median(times[name.removesuffix(", recorded")])
+        base = median(times[name.partition(",")[0]])
         tenth = (9 * base + median(seconds)) / 10 / base
         cells = (f"{1e3 * median(seconds):.1f}", f"{median(seconds) / first:.2f}")
-        table.add_row(name, *cells, f"{tenth:.2f}" if name.endswith("recorded") else "")
-    console.print(table)
-    return 0
+        made.add_row(name, *cells, f"{tenth:.2f}" if "," in name else "")
+    return made
 
 
 if __name__ == "__main__":
