@@ -52,3 +52,13 @@ def test_a_pass_without_gradients_is_not_part_of_the_step():
     built.recorder.gradients()
     rows = pd.DataFrame(built.recorder.take().rows(step=0))
     assert rows[rows.site == "branch_in"].numel.unique().tolist() == [4 * 8 * 16]
+
+
+def test_scores_are_not_rounded_by_autocast():
+    q, k = torch.randn(2, 2, 3, 8, 4)
+    site = ScoresSite(causal=True, context=8)
+    wanted = site.observe((q, k))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = site.observe((q, k))
+    for name in site.names:
+        assert torch.equal(found[name], wanted[name]) and found[name].dtype == torch.float32

@@ -121,7 +121,8 @@ class ScoresSite(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         rows, seen, entries = indices
         q, k = (at_least_fp32(t.detach()) for t in output)
-        scores = (q[..., rows, :] / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+        with torch.autocast(q.device.type, enabled=False):  # it would round the products
+            scores = (q[..., rows, :] / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
         if one_pass.is_able(scores):
             found = one_pass.seen_scores(scores.flatten(0, -3), seen.sum(-1))
             if found is not None:

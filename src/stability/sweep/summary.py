@@ -127,7 +127,7 @@ def _table(cells: Sequence[Cell], runs: Any, ends: Mapping[str, RunEnd], width: 
 def _slowed(cells: Sequence[Cell], runs: Any) -> list[str]:
     """What to say of runs on a CPU whose gradients held subnormal numbers."""
     shares = {
-        cell.title: runs.loc[cell.run, "grad_subnormal"]
+        cell.title: runs.loc[cell.run, "grad_subnormal"] or 0.0  # None: no gradient was recorded
         for cell in cells
         if cell.run in runs.index and str(runs.loc[cell.run, "device"]).startswith("cpu")
     }
