@@ -8,6 +8,7 @@ from torch import nn
 from stability.config.names import Key
 from stability.model import build
 from stability.recording.recorder import Recorder
+from stability.recording.sites import ScoresSite
 from tiny import make_config
 
 
