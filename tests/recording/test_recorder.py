@@ -13,6 +13,7 @@ from slow_statistics import COUNTS, VALUES, token_rms_twin, twin
 from stability.config.names import EMBED_LAYER, Key
 from stability.model import build
 from stability.model.gpt import loss_sum
+from stability.recording.recorder import Recorder
 from tiny import Ran, make_config, run
 
 VARIANTS = [
@@ -177,3 +178,44 @@ def test_rows_are_in_the_order_of_execution():
     backward = rows[rows.kind == "grad"].layer.tolist()
     assert backward == sorted(backward, reverse=True)
     assert (rows.layer.iloc[0], rows.layer.iloc[-1]) == (EMBED_LAYER, EMBED_LAYER)
+
+
+class OneWeight(torch.nn.Module):
+    def __init__(self, values):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor(values))
+
+
+def test_a_change_is_lost_if_it_was_asked_for_and_did_not_happen():
+    """Of four entries one moves, one shall move by too little, two shall not move."""
+    model = OneWeight([1.0, 1.0, 1.0, 0.0])
+    key = Key(0, "mlp", "w")
+    recorder = Recorder({}, {key: model.w}, kinds=["update"])
+    recorder.start()
+    recorder.gradients()
+    before = recorder.snapshot()
+    asked = torch.tensor([0.5, 1e-12, 0.0, 0.0], dtype=torch.float64)
+    with torch.no_grad():
+        model.w += asked.float()
+    recorder.updates(before, lambda places: [asked for _ in places])
+    rows = recorder.take().rows()
+    assert rows["lost"].tolist() == [1]
+    assert rows["zeros"].tolist() == [3]
+
+
+def test_a_skipped_update_has_no_lost_changes():
+    model = OneWeight([1.0, 1.0])
+    recorder = Recorder({}, {Key(0, "mlp", "w"): model.w}, kinds=["update"])
+    recorder.start()
+    recorder.gradients()
+    recorder.updates(recorder.snapshot(), None)
+    assert recorder.take().rows()["lost"].mask.tolist() == [True]
+
+
+@pytest.mark.parametrize(("value", "bad"), [(1.0, False), (float("nan"), True)])
+def test_a_step_is_bad_if_an_entry_is_not_finite(value, bad):
+    model = OneWeight([1.0, value])
+    recorder = Recorder({}, {Key(0, "mlp", "w"): model.w}, kinds=["weight"])
+    recorder.start()
+    recorder.gradients()
+    assert recorder.take().is_bad() is bad

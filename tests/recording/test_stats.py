@@ -316,3 +316,17 @@ def test_every_split_merges_to_the_whole(x, data):
 def test_a_share_of_the_first_token_may_be_too_small_for_a_number():
     x = torch.tensor([[[0.0, 1.9571e-162], [0.0, 0.75]]], dtype=torch.float64)
     assert 0 <= measured_tokens(x)["first_share"] < sys.float_info.min
+
+
+def test_a_tensor_without_entries_has_no_statistics_of_tokens():
+    vector = stats.measure(torch.ones(0))
+    assert math.isnan(vector[statistics.INDEX["first_share"]])
+    assert math.isnan(vector[statistics.INDEX["lost"]])
+    assert vector[statistics.INDEX["numel"]] == 0
+
+
+def test_one_pass_is_taken_as_it_is_and_several_are_merged():
+    x = draw(4, 5, 3)
+    whole = stats.merge_passes([stats.measure_tokens(x)])
+    parts = stats.merge_passes([stats.measure_tokens(part) for part in x.split(2)])
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=0, equal_nan=True)
