@@ -45,6 +45,7 @@ class Arguments(TypedDict, total=False):
     kinds: Sequence[str]
     token_dim: int
     each_call: bool
+    heads: bool
     steps: StepMode
     loss_scale: Callable[[], float] | None
     label: str | None
@@ -81,6 +82,7 @@ def record(
     kinds: Sequence[str] = tuple(KINDS),
     token_dim: int = 1,
     each_call: bool = False,
+    heads: bool = False,
     steps: StepMode = "updates",
     loss_scale: Callable[[], float] | None = None,
     label: str | None = None,
@@ -113,6 +115,8 @@ def record(
             (token, batch, width), -2 for the last but one.
         each_call: of a module that runs several times in a pass, call k is a layer of its own;
             else its calls are merged.
+        heads: whether attention logits are also measured for each head: sites ``scores.h0``,
+            ``attn_rows.h0`` and so on.
         steps: ``updates``: an update ends a step; ``loop``: only ``recording.step()`` does.
         loss_scale: gives the factor on the loss, for loops that scale it without torch's
             GradScaler; divided out of all gradients. Asked before each forward pass.
@@ -135,7 +139,9 @@ def record(
         FileExistsError: ``out`` holds a run.
         TypeError: ``also`` is neither.
     """
-    options = Options(every, ring, kinds, token_dim, each_call, steps, loss_scale, first_step)
+    options = Options(
+        every, ring, kinds, token_dim, each_call, heads, steps, loss_scale, first_step
+    )
     sink = None if also is None else live_sink_of(also)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameter that requires a gradient")

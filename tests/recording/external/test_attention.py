@@ -72,7 +72,7 @@ def test_the_softmax_of_the_logits_is_what_torch_multiplies_the_values_by(
     own = found.scores.masked_fill(~seen, -math.inf).softmax(-1)
     torch.testing.assert_close(own, matrix)
     assert (seen == (matrix > 0)).all()
-    scores, entropy = found.vectors()
+    scores, entropy = found.vectors().values()
     wanted = torch.special.entr(matrix).sum(-1).flatten()
     assert float(entropy[INDEX["mean"]] * entropy[INDEX["absmax"]]) == pytest.approx(
         float(wanted.mean()), rel=1e-5
@@ -107,12 +107,23 @@ def test_autocast_does_not_round_logits():
         assert torch.equal(of_queries_and_keys(q, k).scores, plain.scores)
 
 
+def test_each_head_has_statistics_of_its_own():
+    q, k = heads()
+    whole = of_queries_and_keys(q, k, is_causal=True)
+    found = whole.vectors(heads=True)
+    for h in range(4):
+        alone = of_queries_and_keys(q[:, [h]], k[:, [h]], is_causal=True).vectors()
+        for name, wanted in alone.items():
+            torch.testing.assert_close(found.pop(f"{name}.h{h}"), wanted, equal_nan=True)
+    assert [*found] == [*whole.vectors()] == ["scores", "attn_rows"]
+
+
 def test_queries_that_see_no_key_have_no_entropy_and_nan_counts_as_not_finite():
     q, k = heads()
     mask = torch.ones(2, 1, 5, 5).bool()
     mask[:, :, 3] = False
     q[0, 0, 0, 0] = math.nan
-    scores, entropy = of_queries_and_keys(q, k, mask).vectors()
+    scores, entropy = of_queries_and_keys(q, k, mask).vectors().values()
     assert entropy[INDEX["numel"]] == 2 * 4 * 4
     assert (scores[INDEX["numel"]], scores[INDEX["nonfinite"]]) == (2 * 4 * 4 * 5, 5)
     x = torch.tensor([[[1.0, math.nan, torch.finfo(torch.float32).min, -math.inf]]])
@@ -180,6 +191,18 @@ def test_logits_of_a_module_around_torchs_are_recorded(tmp_path):
         assert row["numel"] == 3 * 2 * 15
         shown = logits.scores.detach()[logits.seen.expand(logits.scores.shape)]
         assert row["absmax"] == pytest.approx(float(shown.abs().max()))
+
+
+def test_rows_of_heads_are_recorded_where_they_are_asked_for(tmp_path):
+    model = gpt()
+    with stability.record(model, tmp_path / "run", "gpt2", heads=True):
+        model(random(3, 5, 8)).sum().backward()
+    for site in ("scores", "attn_rows"):
+        whole = rows(tmp_path / "run", site=site, layer=1)["rms"].item()
+        each = [rows(tmp_path / "run", site=f"{site}.h{h}", layer=1)["rms"].item() for h in (0, 1)]
+        assert each[0] != each[1]
+        assert math.hypot(*each) / math.sqrt(2) == pytest.approx(whole)
+    assert rows(tmp_path / "run", site="scores.h2").empty
 
 
 def test_attention_of_torchs_encoder_and_decoder_is_recorded(tmp_path):
@@ -441,7 +464,7 @@ def test_nothing_watches_code_that_the_compiler_gave_up_on():
     """It runs as it is, but functions that it calls are compiled: the watch's own would be too."""
     torch._dynamo.reset()
     module = Attention()
-    hooks = AttentionHooks([module], ModuleHooks(), lambda: True, Guard(lambda: None))
+    hooks = AttentionHooks([module], ModuleHooks(), lambda: True, False, Guard(lambda: None))
     begin = torch._dynamo.disable(hooks._before, recursive=False)
     depths = []
 

@@ -25,6 +25,9 @@ from stability.recording.external.logits import (
 )
 from stability.recording.external.module_hooks import ModuleHooks
 
+Vectors = dict[str, Tensor]
+"""Statistics by the name of the site."""
+
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
 
 
@@ -49,10 +52,10 @@ class _Watch(TorchFunctionMode):
 class _Run:
     """A call of an attention module that is going on."""
 
-    def __init__(self, module: nn.Module, guard: Guard) -> None:
-        self.module = module
-        self.fused: list[list[Tensor]] = []
-        self.plain: list[list[Tensor]] = []
+    def __init__(self, module: nn.Module, heads: bool, guard: Guard) -> None:
+        self.module, self.heads = module, heads
+        self.fused: list[Vectors] = []
+        self.plain: list[Vectors] = []
         self.watch = _Watch(guard(self._look))
 
     @torch.no_grad()
@@ -61,9 +64,9 @@ class _Run:
         if any(isinstance(x, DTensor) or x.is_nested for x in given):
             return
         if func is F.scaled_dot_product_attention:
-            self.fused.append(_fused(*args, **kwargs).vectors())
+            self.fused.append(_fused(*args, **kwargs).vectors(self.heads))
         elif (logits := _softmax(*args, **kwargs)) is not None:
-            self.plain.append(logits.vectors())
+            self.plain.append(logits.vectors(self.heads))
 
 
 def _fused(
@@ -91,6 +94,7 @@ class AttentionHooks:
         modules: that compare queries with keys.
         hooks: where hooks are registered.
         is_wanted: whether the pass that runs is measured.
+        heads: whether each head is measured as well.
         guard: runs what measures.
     """
 
@@ -99,12 +103,13 @@ class AttentionHooks:
         modules: Iterable[nn.Module],
         hooks: ModuleHooks,
         is_wanted: Callable[[], bool],
+        heads: bool,
         guard: Guard,
     ) -> None:
-        self._is_wanted, self._guard = is_wanted, guard
+        self._is_wanted, self._heads, self._guard = is_wanted, heads, guard
         self._running: list[_Run] = []
         self._ended: _Run | None = None
-        self._computed: dict[nn.Module, list[list[Tensor]]] = {}
+        self._computed: dict[nn.Module, list[Vectors]] = {}
         """By module: of torch's modules inside, which take other ways under a mode."""
         for module in modules:
             inside = [m for m in module.modules() if isinstance(m, nn.MultiheadAttention)]
@@ -115,8 +120,8 @@ class AttentionHooks:
                 hooks.before(module, self._before)
                 hooks.after(module, self._after, always=True)
 
-    def seen_by(self, module: nn.Module) -> list[list[Tensor]]:
-        """What the call of a module that has just ended showed: statistics for each of `NAMES`."""
+    def seen_by(self, module: nn.Module) -> list[Vectors]:
+        """What the call of a module that has just ended showed: statistics by site."""
         if module in self._computed:
             return self._computed.pop(module)
         ended, self._ended = self._ended, None
@@ -129,7 +134,7 @@ class AttentionHooks:
             return
         with torch.no_grad():
             if logits := of_multihead(module, args, kwargs):
-                self._computed.setdefault(outer, []).append(logits.vectors())
+                self._computed.setdefault(outer, []).append(logits.vectors(self._heads))
 
     def _before(self, module: nn.Module, _: Any) -> None:
         # Compiled code is left alone: a mode around a graph would be a part of it.
@@ -138,7 +143,7 @@ class AttentionHooks:
         if any(run.module is module for run in self._running):
             self.reset()  # an interrupt has kept it from ending
         if self._guard.is_active and self._is_wanted():
-            self._running.append(_Run(module, self._guard))
+            self._running.append(_Run(module, self._heads, self._guard))
             self._running[-1].watch.__enter__()  # type: ignore[no-untyped-call]
 
     def _after(self, module: nn.Module, *_: Any) -> None:

@@ -26,15 +26,29 @@ class Logits(NamedTuple):
     seen: Tensor
     """Whether the query sees the key; of a shape that expands to that of the scores."""
 
-    def vectors(self) -> list[Tensor]:
+    def vectors(self, heads: bool = False) -> dict[str, Tensor]:
         """Statistics for each of `NAMES`.
 
         They are of the logits of keys that are seen, and of the entropy of each query that sees
         a key.
+
+        Args:
+            heads: whether each head has statistics of its own as well, ``scores.h0`` and so on.
         """
         seen = self.seen.expand(self.scores.shape)
-        entropy = row_entropy(self.scores, seen)[seen.any(-1)]
-        return [stats.measure(self.scores[seen]), stats.measure(entropy)]
+        entropy = row_entropy(self.scores, seen)
+        found = _statistics(self.scores, seen, entropy)
+        if heads and seen.ndim > 3:
+            each = self.scores.unbind(-3), seen.unbind(-3), entropy.unbind(-2)
+            for h, tensors in enumerate(zip(*each, strict=True)):
+                of_head = _statistics(*tensors)
+                found |= {f"{name}.h{h}": vector for name, vector in of_head.items()}
+        return found
+
+
+def _statistics(scores: Tensor, seen: Tensor, entropy: Tensor) -> dict[str, Tensor]:
+    shown = scores[seen], entropy[seen.any(-1)]
+    return {name: stats.measure(x) for name, x in zip(NAMES, shown, strict=True)}
 
 
 def of_queries_and_keys(

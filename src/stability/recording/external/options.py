@@ -23,6 +23,7 @@ class Options:
     kinds: Sequence[str] = tuple(KINDS)
     token_dim: int = 1
     each_call: bool = False
+    heads: bool = False
     steps: StepMode = "updates"
     loss_scale: Callable[[], float] | None = None
     first_step: int = 0

@@ -17,7 +17,6 @@ from stability.recording import stats
 from stability.recording.external import backward
 from stability.recording.external.attention import AttentionHooks
 from stability.recording.external.guard import Guard
-from stability.recording.external.logits import NAMES
 from stability.recording.external.module_hooks import ModuleHooks
 from stability.recording.external.options import Options
 from stability.recording.external.tensors import (
@@ -133,7 +132,9 @@ class PassHooks:
         self._modules.before(model, _eager(guard(self._before_model)))
         self._modules.after(model, _eager(guard(self._after_model)), always=True)
         self._places = dict(attention) if "act" in self.kinds else {}
-        self._attention = AttentionHooks(self._places, self._modules, self._is_measuring, guard)
+        self._attention = AttentionHooks(
+            self._places, self._modules, self._is_measuring, options.heads, guard
+        )
         for module in self.sites:
             self._modules.after(module, _eager(guard(self._after_site)))
 
@@ -238,9 +239,10 @@ class PassHooks:
             what = "compiled, or it calls no scaled_dot_product_attention and no softmax over keys"
             self._guard.note(f"attention logits of {type(module).__name__} are not seen: {what}")
             return
-        for number, name in enumerate(NAMES):
+        for name in found[0]:
             key = self._key_of_call(of, Key(*self._places[module], name))
-            of.calls += [Call(key, order, act=(vectors[number], None)) for vectors in found]
+            shown = [vectors[name] for vectors in found if name in vectors]
+            of.calls += [Call(key, order, act=(vector, None)) for vector in shown]
 
     def _key_of_call(self, of: Pass, key: Key) -> Key:
         layer = key.layer + self._layers_per_call * of.times[key]
