@@ -22,7 +22,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 demo: $(INSTALLED)
-	$(RUN) -m stability.run -m norm=pre,post,none depth=6,24,96 name=demo
+	$(RUN) -m stability.run -m norm=pre,post,none depth=6,24,96 flush_subnormal=true name=demo
 	$(RUN) -m stability.plot outputs/demo
 	@echo "The figures are in $(CURDIR)/outputs/demo/figures"
 
