@@ -120,8 +120,8 @@ def record(
         steps: ``updates``: an update ends a step; ``loop``: only ``recording.step()`` does.
         loss_scale: gives the factor on the loss, for loops that scale it without torch's
             GradScaler; divided out of all gradients. Asked before each forward pass.
-        label: the recording's name in figures; the folder's name by default. Recordings with the
-            same label and settings are seeds of one thing.
+        label: the recording's name in figures; by default the folder's name, or with ``settings``
+            the model's class. Recordings with the same label and settings are seeds of one thing.
         settings: what else distinguishes the recording, such as ``{"lr": 1e-3}``: columns of the
             tables and lines of figures.
         seed: tells recordings with one label apart.
@@ -137,8 +137,10 @@ def record(
     Raises:
         ValueError: an argument is not legal, or no parameter is trained.
         FileExistsError: ``out`` holds a run.
-        TypeError: ``also`` is neither.
+        TypeError: ``model`` is no module, or ``also`` is neither.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}")
     options = Options(
         every, ring, kinds, token_dim, each_call, heads, steps, loss_scale, first_step
     )
@@ -154,7 +156,7 @@ def record(
     if processes is None or processes.writes:
         config = {
             "choices": {"model": type(model).__name__},
-            "label": label or folder.resolve().name,
+            "label": label or (type(model).__name__ if settings else folder.resolve().name),
             "seed": seed,
             "settings": plain_settings,
             "depth": found.depth,
@@ -174,8 +176,18 @@ def _refuse_run(folder: Path, overwrite: bool) -> None:
     Raises:
         FileExistsError: it does.
     """
-    if (folder / schema.RUN_FILE).exists() and not overwrite:
+    file = folder / schema.RUN_FILE
+    if file.exists() and not overwrite and not _is_empty(folder):
         raise FileExistsError(f"{folder} holds a run already; overwrite=True replaces it")
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether the run in a folder has ended without one recorded step."""
+    try:
+        state = RunFile.read(folder)
+    except (OSError, ValueError, TypeError):
+        return False
+    return state.status == "failed" and not state.steps_done
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +196,8 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a value is no number, text or truth value.
     """
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"settings={settings!r}: must be a mapping of names to values")
     for name, value in settings.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | bool):
             raise ValueError(f"settings={{{name!r}: {value!r}}}: must be a number, text or bool")

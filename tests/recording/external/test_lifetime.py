@@ -164,9 +164,13 @@ def test_a_second_run_in_a_folder_is_refused_before_training_or_replaces_the_fir
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kinds": ["acts"]}, "choose from"),
-        ({"kinds": []}, "choose from"),
-        ({"every": 0}, "every=0"),
+        ({"kinds": ["acts"]}, r"kinds=\['acts'\]: must be a list of act, grad"),
+        ({"kinds": []}, r"kinds=\[\]: must be a list of"),
+        ({"kinds": "grad"}, "kinds='grad': must be a list of"),
+        ({"every": 0}, "every=0: must be a whole number >= 1"),
+        ({"every": 2.5}, r"every=2\.5: must be a whole number >= 1"),
+        ({"every": "10"}, "every='10': must be a whole number"),
+        ({"settings": "lr"}, "settings='lr': must be a mapping"),
         ({"ring": -1}, "ring=-1"),
         ({"steps": "mine"}, "choose from updates, loop"),
         ({"settings": {"lr": [1]}}, "number, text or bool"),
@@ -290,3 +294,50 @@ def test_the_first_step_of_a_new_run_may_have_any_number(tmp_path):
     with stability.record(model, tmp_path / "run", LAYERS, first_step=7):
         train(model, optimizer, 2)
     assert recorded_steps(tmp_path / "run") == [7, 8]
+
+
+def test_only_a_module_can_be_recorded(tmp_path):
+    with pytest.raises(TypeError, match=r"model: must be a torch\.nn\.Module, not str"):
+        stability.record("mine", tmp_path / "run", LAYERS)
+
+
+def test_settings_alone_tell_recordings_apart(tmp_path):
+    """Without a label the model's class is the label, so that only the settings differ."""
+    for lr in (0.1, 0.2):
+        model, optimizer = small()
+        with stability.record(model, tmp_path / f"lr{lr}", LAYERS, settings={"lr": lr}):
+            train(model, optimizer, 1)
+    assert set(sweep_rows(tmp_path, "runs").axes) == {"settings.lr"}
+
+
+def test_a_model_that_ran_without_gradients_is_said_to_have_and_keeps_no_folder(tmp_path):
+    model, optimizer = small()
+    with (
+        pytest.warns(RuntimeWarning, match="the model ran 2 times, all without gradients") as said,
+        stability.record(model, tmp_path / "run", LAYERS),
+        torch.no_grad(),
+    ):
+        model(torch.ones(3, 4))
+        model(torch.ones(3, 4))
+    assert len(said) == 1 and said[0].filename == __file__
+    with stability.record(model, tmp_path / "run", LAYERS):  # nothing is lost that it held
+        train(model, optimizer, 1)
+    assert state(tmp_path / "run")["status"] == "completed"
+
+
+def test_backward_passes_without_an_update_are_said_to_be_one_step(tmp_path):
+    model, _ = small()
+    with (
+        pytest.warns(RuntimeWarning, match="3 backward passes and no update of a parameter"),
+        stability.record(model, tmp_path / "run", LAYERS),
+    ):
+        for _ in range(3):
+            model(torch.ones(3, 4)).square().mean().backward()
+    assert recorded_steps(tmp_path / "run") == [0]
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_names_of_modules(tmp_path):
+    model, _ = small()
+    with pytest.raises(ValueError, match=r"matches none of the model's modules \(0, 1, "):
+        stability.record(model, tmp_path / "run", r"layers\.(\d+)")
+    assert not (tmp_path / "run").exists()

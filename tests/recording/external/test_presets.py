@@ -154,8 +154,52 @@ def test_a_search_finds_the_blocks_of_several_families_and_unknown_ones():
     assert found.places["decoder.transformer.h.1.ln_1"] == (1, "decoder.norm1")
     assert found.places["other.1.norm"] == (1, "norm")
     assert (found.family, found.stacks) == ("", 3)
-    assert found.left_out == ("sites=auto: found no attn alone in Block",)
+    (said,) = found.left_out
+    assert said.startswith("sites=auto: the attn of Block is no module of its own")
     assert chosen_sites(model["decoder"], "auto").family == "gpt2"
+
+
+class TwoMatrices(nn.Module):
+    """An MLP of a class whose name says nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.up(x)))
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln, self.self_attention = nn.LayerNorm(8), SelfAttention()
+        self.ff, self.proj = TwoMatrices(), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = x + self.self_attention(self.ln(x))
+        return x + self.proj(self.ff(x))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_the_one_child_with_two_matrices_is_the_mlp():
+    found = chosen_sites(nn.Sequential(Own(), Own()), "auto")
+    assert found.places["1.ff"] == (1, "mlp")
+    assert found.places["1.self_attention"] == (1, "attn")
+    assert not found.left_out
+    two = nn.Sequential(Own(), Own())
+    for block in two:
+        block.other = TwoMatrices()
+    assert "the mlp of Own is no module" in chosen_sites(two, "auto").left_out[0]
 
 
 def test_half_an_encoder_decoder_has_plain_names():
@@ -245,7 +289,7 @@ def test_a_branch_inside_a_module_with_a_norm_is_found_if_it_is_whole(beside, is
 def test_what_is_not_found_is_said(tmp_path):
     model = nn.Sequential(nn.Sequential(Split(), Split()))
     with (
-        pytest.warns(RuntimeWarning, match="sites=auto: found no mlp alone in Split"),
+        pytest.warns(RuntimeWarning, match="sites=auto: the mlp of Split is no module"),
         stability.record(model, tmp_path / "run", "auto"),
     ):
         model(torch.randn(2, 3, 8)).sum().backward()

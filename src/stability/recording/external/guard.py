@@ -9,6 +9,9 @@ from typing import Any
 
 from stability.results.run_file import one_line
 
+INTERNAL = ("stability.", "torch.", "contextlib")
+"""Modules whose lines a warning does not point at."""
+
 
 class Guard:
     """Runs the code of hooks, times it, and keeps its errors and warnings.
@@ -62,9 +65,17 @@ class Guard:
         return seconds
 
 
+def _level_of_user() -> int:
+    """``stacklevel`` of the innermost caller that is neither in this package nor in torch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(INTERNAL):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def say(what: str) -> None:
     """Warn. Where warnings are errors, write to stderr: no warning may end a training."""
     try:
-        warnings.warn(f"stability.record: {what}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"stability.record: {what}", RuntimeWarning, stacklevel=_level_of_user())
     except RuntimeWarning as warning:
         print(warning, file=sys.stderr)

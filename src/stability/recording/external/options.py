@@ -29,12 +29,12 @@ class Options:
     first_step: int = 0
 
     def __post_init__(self) -> None:
-        if not self.kinds or set(self.kinds) - set(KINDS):
-            raise ValueError(f"kinds={list(self.kinds)}: choose from {', '.join(KINDS)}")
-        if self.every < 1 or self.ring < 0:
-            raise ValueError(f"every={self.every}, ring={self.ring}: must be >= 1 and >= 0")
-        if not isinstance(self.first_step, int) or self.first_step < 0:
-            raise ValueError(f"first_step={self.first_step}: must be a whole number >= 0")
+        if isinstance(self.kinds, str) or not self.kinds or set(self.kinds) - set(KINDS):
+            raise ValueError(f"kinds={self.kinds!r}: must be a list of {', '.join(KINDS)}")
+        for name, least in (("every", 1), ("ring", 0), ("first_step", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}={value!r}: must be a whole number >= {least}")
         if self.steps not in get_args(StepMode):
             raise ValueError(f"steps={self.steps}: choose from {', '.join(get_args(StepMode))}")
         if not isinstance(self.token_dim, int):

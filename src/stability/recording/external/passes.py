@@ -126,6 +126,8 @@ class PassHooks:
         self._in_backward = False
         self._ticks = 0
         self._silent = set(keys)
+        self.without_gradient = 0
+        """How often the model ran under ``torch.no_grad``."""
         self.autocast: torch.dtype | None = None
         """The format of autocast in the pass last measured, None without autocast."""
         self._modules = ModuleHooks()
@@ -155,7 +157,10 @@ class PassHooks:
 
     def _before_model(self, module: nn.Module, _: Any) -> None:
         self._depth += 1
-        if self._depth > 1 or not torch.is_grad_enabled() or backward.is_running():
+        if self._depth > 1 or backward.is_running():
+            return
+        if not torch.is_grad_enabled():
+            self.without_gradient += 1
             return
         if _is_transformed():
             self._guard.note("passes under torch.func (vmap, grad, ...) are left out")

@@ -62,7 +62,7 @@ class Recording:
         self._gathering = Gathering(model, processes)
         self._step = options.first_step
         """Index of the current step."""
-        self._steps_empty = 0
+        self._steps_empty = self._backward_passes = 0
         self._is_closed = False
         self._patience: float | None = None
         """Seconds to wait for what another process measured in a step."""
@@ -213,6 +213,7 @@ class Recording:
 
     def end_backward(self) -> None:
         """A backward pass has ended; the gradients are those before any clipping."""
+        self._backward_passes += 1
         self._parameters.note_gradients(with_weights=not self._saw_update)
         if self._options.records(self._step):
             self._parameters.look_up()
@@ -396,9 +397,11 @@ class Recording:
         if not self._saw_update and reached and self._parameters.have_changed():
             self._parameters.after_update()  # a loop without an optimizer ends with an update
             self._conclude()
-        elif (
-            self._step == self._options.first_step and self._passes
-        ):  # passes at init, without an update
+        elif self._step == self._options.first_step and self._passes:
+            # Passes at init, without an update.
+            if self._backward_passes > 1:
+                many = f"{self._backward_passes} backward passes and no update of a parameter"
+                self._guard.note(f"{many} were seen: what is recorded of them is one step")
             self._write_step(parts_of(reached or self._passes, self._parameters.vectors))
         else:
             self._write_if_bad(parts_of([*self._left_out, *self._passes], {}))
@@ -409,16 +412,24 @@ class Recording:
         if not self._writer:
             return
         failure = error or self._guard.error
-        if self._guard.error is None:
+        is_empty = not (self._writer.recorded or self._options.first_step)
+        if self._guard.error is None and (self._step or not is_empty):
             self._say_what_is_missing()
-        if failure is None and not (self._writer.recorded or self._options.first_step):
-            nothing = f"nothing was recorded in {self._step} steps"
+        if failure is None and is_empty:
+            nothing = f"nothing was recorded: {self._why_empty()}"
             self._guard.note(nothing)
             failure = RuntimeError(nothing)
         is_interrupt = isinstance(error, KeyboardInterrupt | Terminated)
         status = "interrupted" if is_interrupt else "failed" if failure else "completed"
         self._writer.state.notes = self._guard.notes or None
         self._writer.close(status, failure)
+
+    def _why_empty(self) -> str:
+        if self._step:
+            return f"no pass of the model belongs to its {self._step} steps"
+        if self._hooks.without_gradient:
+            return f"the model ran {self._hooks.without_gradient} times, all without gradients"
+        return "the model did not run"
 
     def _say_what_is_missing(self) -> None:
         if silent := self._hooks.silent:

@@ -1,5 +1,6 @@
 """Which modules of a model are sites, and under which keys their tensors and parameters appear."""
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -78,5 +79,9 @@ def matching(model: nn.Module, sites: str) -> Sites:
             found.places[name] = key[:2]
             found.of[module] = [Site(key)]
     if not found.of:
-        raise ValueError(f"sites={sites}: matches none of the model's modules")
+        some = ", ".join(itertools.islice((name for name, _ in model.named_modules() if name), 8))
+        raise ValueError(
+            f"sites={sites}: matches none of the model's modules ({some}, ...); "
+            "'auto' finds blocks by itself"
+        )
     return found

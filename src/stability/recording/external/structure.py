@@ -78,7 +78,11 @@ def _not_found(blocks: nn.Module, stack: Stack) -> Iterator[str]:
     for name, parts in stack.blocks:
         if missing := [kind for kind in BRANCHES if not _has(parts, kind)]:
             block = type(blocks.get_submodule(name)).__name__
-            yield f"sites={AUTO}: found no {' or '.join(missing)} alone in {block}"
+            what = " and the ".join(missing)
+            yield (
+                f"sites={AUTO}: the {what} of {block} is no module of its own that could be found: "
+                "what it reads and returns is not recorded"
+            )
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -111,9 +115,23 @@ def _parts(block: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
         for n, m in block.named_modules()
         if _is_on_stream(n, m) and not _is_inside(n, outer)
     }
+    if "mlp" not in found.values() and (mlp := _unnamed_mlp(block, found)):
+        found[mlp] = "mlp"
     kinds = list(found.values())
     for name, kind in found.items():
         yield kind if kinds.count(kind) == 1 else f"{kind}.{name.replace('.', '_')}", (name,)
+
+
+def _unnamed_mlp(block: nn.Module, found: Iterable[str]) -> str | None:
+    """The one child of a block that holds two matrices or more and none of the parts found."""
+    wanted = [
+        name
+        for name, child in block.named_children()
+        if name not in found
+        and not any(_is_inside(part, [name]) for part in found)
+        and sum(p.ndim > 1 for p in child.parameters()) > 1
+    ]
+    return wanted[0] if len(wanted) == 1 else None
 
 
 def _is_inside(name: str, others: Iterable[str]) -> bool:
