@@ -2,7 +2,8 @@
 
 Eager modules get forward hooks, and each output that carries a gradient a hook of its own. Hooks do
 not fire inside compiled blocks: sites there measure themselves (`Site.prepare`) and are read after
-each pass. Statistics stay on the device.
+each pass. Statistics stay on the device. The hooks on a model in an external loop, which must tell
+passes apart by themselves, are in `recording.external.passes`.
 """
 
 import time

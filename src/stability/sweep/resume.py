@@ -1,6 +1,7 @@
 """What a sweep's folder holds already: runs that are finished, that can go on, or that are others.
 
 Decides from ``run.json``, which a run rewrites atomically, and from whether tables are damaged.
+`training.checkpoint` holds what a run goes on from.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Hooks on modules that neither a pickle nor a copy of the module carries."""
+"""Hooks on modules that neither a pickle nor a copy of the module carries.
+
+What they measure is said in `recording.external.passes`.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable
