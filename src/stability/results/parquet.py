@@ -1,10 +1,11 @@
 """Tables of a run on disk: rows are appended in small steps and can be read at any moment.
 
-They are ``layers.parquet``, ``steps.parquet`` and ``probes.parquet``. While a run goes on, `Writer.flush` writes complete parquet files to ``<table>.parts/``; at its end
-`Writer.close` compacts them into ``<table>.parquet``. A file gets its name after its bytes are on
-disk, so that readers see whole files only. Pages carry checksums, so that damage is noticed. The
-compacted file states in its metadata how many parts it holds, so that parts which a crash left
-behind are not read twice.
+They are ``layers.parquet``, ``steps.parquet`` and ``probes.parquet``. While a run goes on,
+`Writer.flush` writes complete parquet files to ``<table>.parts/``; at its end `Writer.close`
+compacts them into ``<table>.parquet``. A file gets its name after its bytes are on disk, so that
+readers see whole files only. Pages carry checksums, so that damage is noticed. The compacted file
+states in its metadata how many parts it holds, so that parts which a crash left behind are not read
+twice.
 """
 
 import json
