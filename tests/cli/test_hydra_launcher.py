@@ -77,6 +77,15 @@ def test_keys_of_another_way_to_launch_are_refused(words, refused):
         chosen(*words)
 
 
+def test_every_launcher_of_hydra_is_shown_with_its_keys():
+    with composing() as (_, composer):
+        shown = hydra_launcher.help_text(composer)
+        assert {"basic", "procs"} <= set(hydra_launcher.names(composer))
+    assert shown.startswith("hydra/launcher=NAME, where NAME is one of basic, procs")
+    assert "with hydra/launcher=basic:\n_target_: hydra._internal" in shown
+    assert "with hydra/launcher=procs:" not in shown
+
+
 # How runs end -----------------------------------------------------------------------------------
 
 

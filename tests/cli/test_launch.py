@@ -51,14 +51,6 @@ def test_the_config_that_is_shown_composes_the_same_run_and_writes_nothing(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_launchers_are_shown_with_their_keys(capsys):
-    assert command("--hydra-help") == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("hydra/launcher=NAME, where NAME is one of basic, procs")
-    assert "with hydra/launcher=basic:\n_target_: hydra._internal" in shown
-    assert "hydra/launcher=procs:" not in shown
-
-
 def test_a_plan_is_written_once_its_runs_are_checked(tmp_path, checked, capsys):
     assert command("--plan", "name=s", "seed=0,1,2") == 0
     assert checked == [3]
