@@ -1,8 +1,11 @@
 """A knob that would do nothing in any run of a grid is refused, and one that does something not."""
 
+import os
+
 import pytest
 
 from planning import planned, write
+from stability.cli import checks
 from stability.config.knobs import ConfigError
 
 
@@ -80,3 +83,17 @@ def test_an_experiment_as_written_must_not_have_a_key_that_does_nothing(tmp_path
     write(tmp_path / "mine" / "experiments" / "idle.yaml", text)
     with pytest.raises(ConfigError, match=r"train\.lr=1: has no effect"):
         planned("--config-dir", "mine", "experiments=idle", "out=elsewhere")
+
+
+@pytest.mark.parametrize("missing", [os.W_OK, os.X_OK])
+def test_a_folder_in_which_no_file_can_be_made_is_refused(tmp_path, monkeypatch, missing):
+    (tmp_path / "there").mkdir()
+    assert planned("out=there/below", "name=s")
+    monkeypatch.setattr(checks.os, "access", lambda folder, mode: not mode & missing)
+    with pytest.raises(ConfigError, match=r"out=there/below: there is not writable"):
+        planned("out=there/below", "name=s")
+
+
+def test_what_is_refused_names_the_value_that_was_given():
+    with pytest.raises(ConfigError, match=r"^norm_type=rmsnorm: has no effect: norm=none has no"):
+        planned("norm=none", "norm_type=rmsnorm")

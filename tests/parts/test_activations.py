@@ -12,7 +12,7 @@ from scipy.special import expit, ndtr
 
 import by_hand
 from stability.model import build
-from stability.parts import activation_kernels
+from stability.parts import activation_kernels, activations
 from tiny import make_config, options
 
 POINTS, WEIGHTS = hermegauss(150)
@@ -152,3 +152,13 @@ def test_an_activation_can_be_built_without_torch():
         "SwiGLU().kernel(numpy.eye(2)); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_activation_without_a_kernel_says_so():
+    class Cubed(activations.Activation):
+        def __call__(self, x):
+            return x**3
+
+    assert not Cubed().has_kernel and activations.GELU().has_kernel
+    with pytest.raises(NotImplementedError, match="Cubed has no kernel"):
+        Cubed().kernel(np.eye(2))

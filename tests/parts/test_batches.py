@@ -97,6 +97,12 @@ def test_padding_is_at_the_end_shows_the_pad_symbol_and_leaves_a_token():
     assert np.array_equal(without[0][~padding], x[~padding])  # the same windows
 
 
+def test_symbols_that_never_come_change_no_entropy():
+    dense, gaps = tokens_of([0, 1, 0, 2, 1, 0], [0]), tokens_of([5, 9, 5, 70, 9, 5], [5])
+    assert gaps.entropies == pytest.approx(dense.entropies)
+    assert gaps.entropies[0] == pytest.approx(math.log(6) - (3 * math.log(3) + 2 * math.log(2)) / 6)
+
+
 def test_entropies_are_those_of_direct_counts():
     found = Counted()
     found.train = np.array([0, 1, 1, 2, 0, 1, 0, 2, 2, 1, 0])

@@ -63,3 +63,45 @@ def test_scores_are_not_rounded_by_autocast():
         found = site.observe((q, k))
     for name in site.names:
         assert torch.equal(found[name], wanted[name]) and found[name].dtype == torch.float32
+
+
+class Passed(nn.Module):
+    """A site with a parameter, so that its output carries a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return x * self.one
+
+
+@pytest.mark.parametrize(
+    ("shape", "token_dim", "has_tokens"),
+    [
+        ((6,), 1, False),
+        ((2, 6), 1, False),
+        ((2, 6), 0, False),
+        ((2, 3, 4), 0, True),
+        ((2, 3, 4), 1, True),
+        ((2, 3, 4), 2, True),
+        ((2, 3, 4), 3, False),
+        ((2, 3, 2, 2), 3, True),
+    ],
+)
+def test_a_tensor_with_batch_tokens_and_features_has_statistics_of_tokens(
+    shape, token_dim, has_tokens
+):
+    """Without a token axis the rest is measured all the same."""
+    site, key = Passed(), Key(0, "mlp", "branch_out")
+    recorder = Recorder({key: site}, {Key(0, "mlp", "w"): site.one}, token_dim=token_dim)
+    recorder.start()
+    site(torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)).sum().backward()
+    recorder.gradients()
+    recorder.updates(recorder.snapshot(), None)
+    rows = pd.DataFrame(recorder.take().rows(step=0))
+    rows = rows[rows.site == "branch_out"]
+    assert rows.kind.tolist() == ["act", "grad"]
+    assert rows.numel.tolist() == [torch.Size(shape).numel()] * 2
+    assert rows.first_share.notna().tolist() == [has_tokens] * 2
+    assert rows.token_rms_median.notna().tolist() == [has_tokens] * 2

@@ -1,10 +1,12 @@
 """Configs become runs: their names, their folders, and what a sweep's folder holds already."""
 
+import json
+
 import pytest
 
 from stability.config.knobs import ConfigError
 from stability.sweep import grid
-from stability.sweep.resume import differences
+from stability.sweep.resume import MAX_DIFFERENCES, differences
 from tiny import make_config
 
 
@@ -85,3 +87,55 @@ def test_a_part_of_a_sweep_holds_the_runs_of_its_shard(tmp_path):
     labels = [cell.label for cell in (*mine, *others)]
     assert sorted(labels) == [f"seed-{s}" for s in range(5)]
     assert abs(len(mine) - len(others)) == 1
+
+
+def test_as_many_differences_as_are_named_leave_none_to_count():
+    keys = [str(i) for i in range(MAX_DIFFERENCES + 1)]
+    for count, end in ((MAX_DIFFERENCES, "here"), (MAX_DIFFERENCES + 1, " and 1 more")):
+        text = differences(dict.fromkeys(keys[:count], 0), dict.fromkeys(keys[:count], 1))
+        assert text.endswith(end) and text.count("there") == MAX_DIFFERENCES
+
+
+def leave(cell, folder, identity):
+    """A run of this identity on disk, in this folder of the cell's sweep."""
+    path = cell.folder.with_name(folder)
+    path.mkdir(parents=True)
+    info = {"status": "completed", "steps_done": 3, "identity": identity}
+    (path / "run.json").write_text(json.dumps(info))
+    return path
+
+
+def test_a_run_keeps_the_folder_that_it_has_whatever_its_label_there(tmp_path):
+    one, two = cells(tmp_path, [{"seed": 0}, {"seed": 1}], ["seed"])
+    path = leave(one, f"depth-2_{one.run}", json.loads(json.dumps(one.identity)))
+    placed = grid.place([one, two])
+    assert [cell.folder for cell in placed] == [path, two.folder]
+
+
+@pytest.mark.parametrize("folder", ["seed-0_{run}", "other_{run}", "seed-0_0badf00d"])
+def test_another_run_under_a_cells_hash_or_label_is_refused(tmp_path, folder):
+    one, two = cells(tmp_path, [{"seed": 0}, {"seed": 1}], ["seed"])
+    there = json.loads(json.dumps(one.identity)) | {"depth": 99}
+    leave(one, folder.format(run=one.run), there)
+    with pytest.raises(ConfigError, match="holds another run: depth is 99 there, 2 here"):
+        grid.place([two, one])
+
+
+def test_another_run_under_another_label_is_no_concern(tmp_path):
+    one, two = cells(tmp_path, [{"seed": 0}, {"seed": 1}], ["seed"])
+    leave(one, "seed-7_0badf00d", {"depth": 99})
+    assert grid.place([one, two]) == [one, two]
+
+
+def test_a_run_that_is_cut_into_a_label_does_not_end_in_a_dash(tmp_path):
+    room = grid.MAX_NAME_LENGTH - 9 - len("path-")
+    changes = [{"data.path": "x" * (room - 1) + "-" + c} for c in "ab"]
+    with_dash, _ = cells(tmp_path, [{**c, "seed": i} for i, c in enumerate(changes)], ["data.path"])
+    assert with_dash.label == "path-" + "x" * (room - 1)
+    full = [{"data.path": "x" * room + c, "seed": i} for i, c in enumerate("ab")]
+    cut, _ = cells(tmp_path, full, ["data.path"])
+    assert len(cut.folder.name) == grid.MAX_NAME_LENGTH
+
+
+def test_two_sweeps_without_a_name_get_different_ones():
+    assert len({grid.time_stamp() for _ in range(20)}) == 20

@@ -244,6 +244,20 @@ def test_many_processes_race_for_a_stale_lock_and_one_wins(tmp_path):
     assert "".join(racer.communicate()[0] for racer in racers) == "won\n"
 
 
+def test_a_lock_is_held_while_its_owner_lives_and_a_stale_one_is_removed(tmp_path):
+    assert not lock.is_held(tmp_path, 10)
+    with lock.claim(tmp_path, 10):
+        assert lock.is_held(tmp_path, 10)
+    path = write_lock(tmp_path, **DEAD)
+    assert not lock.is_held(tmp_path, 10)
+    assert not path.exists()
+    path = write_lock(tmp_path, host="elsewhere")
+    make_older(path, 590)
+    assert lock.is_held(tmp_path, 10) and path.exists()
+    make_older(path, 610)
+    assert not lock.is_held(tmp_path, 10) and not path.exists()
+
+
 # -- another namespace of pids: a container with the same host name --------------------------------
 
 

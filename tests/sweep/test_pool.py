@@ -44,6 +44,13 @@ def test_steps_are_reported(tmp_path):
     assert [row["step"] for _, row in observer.rows] == [0, 1]
 
 
+@pytest.mark.parametrize("isolate", [True, False])
+def test_runs_share_a_process_unless_each_shall_have_its_own(tmp_path, isolate):
+    made = cells(tmp_path, "completes", "completes", "completes")
+    execute(made, isolate=isolate)
+    assert len({run_file(cell)["pid"] for cell in made}) == (3 if isolate else 1)
+
+
 # -- signals ---------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from stability.config.knobs import Config
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
-from stability.sweep.summary import COLUMNS, conclude
+from stability.sweep.summary import COLUMNS, NUMBER_WIDTH, STATUS_WIDTH, conclude
 from synthetic import write_run, write_sweep
 
 LONG = {"norm": ["pre", "post", "none"], "norm_type": ["layernorm"], "activation": ["gelu"]}
@@ -132,3 +132,11 @@ def test_runs_on_a_gpu_are_not_said_to_be_slow(tmp_path):
     (folder / "run.json").write_text(json.dumps(state | {"device": "NVIDIA H200"}))
     label, _, run = folder.name.rpartition("_")
     assert "subnormal" not in text_of([Cell(Config(), {}, run, label, folder, ())])
+
+
+def test_a_name_that_just_fits_stays_on_its_line(cells):
+    longest = max(cells, key=lambda cell: len(cell.folder.name))
+    beside = STATUS_WIDTH + NUMBER_WIDTH * len(COLUMNS)
+    for missing in (0, 1):
+        text = text_of([longest], width=len(longest.folder.name) + beside - missing)
+        assert (longest.folder.name in text.partition("files:")[0]) == (missing == 0)

@@ -104,6 +104,19 @@ def test_output_goes_to_the_log(tmp_path):
     assert "printed by the job" in (cell.folder / "run.log").read_text()
 
 
+def test_a_run_leaves_no_file_open_and_gives_the_output_back(tmp_path, capfd):
+    log = tmp_path / "deep" / "run.log"
+    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    for word in ("one", "two"):
+        with worker._output_to(log):
+            os.write(1, f"{word} out\n".encode())
+            os.write(2, f"{word} err\n".encode())
+    os.write(1, b"after\n")
+    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
+    assert log.read_text() == "one out\none err\ntwo out\ntwo err\n"
+    assert capfd.readouterr() == ("after\n", "")
+
+
 def test_workers_end_with_their_parent(tmp_path):
     program = (
         "import sys, stub_runs\n"

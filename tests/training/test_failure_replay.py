@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recorded_rows import poison
-from stability.config.names import Key
+from stability.config.names import KINDS, SITES, Key
 from stability.model import build
 from stability.results.schema import FAILURE_FILE
 from stability.training import failure_replay, job
@@ -155,3 +155,67 @@ def test_what_a_failure_holds_is_a_copy(tmp_path):
     assert all(value.isfinite().all() for value in failure.saved["model"].values())
     assert Failure.of(built, 3, "run").weights_broken
     assert Failure.of(built, 3, "run").validating
+
+
+@pytest.mark.parametrize(
+    ("changes", "every"),
+    [
+        ({}, True),
+        ({"record.kinds": list(KINDS), "record.sites": list(SITES)[::-1]}, True),
+        ({"record.kinds": ["act"]}, False),
+        ({"record.sites": ["resid_pre"]}, False),
+    ],
+)
+def test_a_step_that_was_seen_in_full_is_not_repeated_to_name_its_first_bad_tensor(
+    monkeypatch, changes, every
+):
+    config = make_config(changes)
+    assert failure_replay.records_all(config) is every
+    built = []
+
+    def refuse(config):
+        built.append(config)
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(failure_replay, "build", refuse)
+    seen = {"step": 2, **FAULT}
+    failure = Failure(step=2, saved={}, weights_broken=False, seen=seen, validating=False)
+    assert failure_replay.name_first_bad(failure, config) == seen
+    assert len(built) == (0 if every else 1)
+    unseen = Failure(step=2, saved={}, weights_broken=False, seen=None, validating=False)
+    assert failure_replay.name_first_bad(unseen, config) == loss_place(config, 2)
+    assert len(built) == (1 if every else 2)
+
+
+def breaking_update(at):
+    """A fault of every model: the update of one step breaks a weight."""
+
+    def prepare(built):
+        make = built.optimizer.step
+
+        def broken(step, found_inf):
+            make(step, found_inf)
+            if step == at:
+                with torch.no_grad():
+                    built.optimizer.params[0].view(-1)[0] = math.inf
+
+        built.optimizer.step = broken
+
+    return prepare
+
+
+@pytest.mark.parametrize("ring", [0, 3])
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_an_update_in_the_middle_is_repeated_from_the_weights_that_it_found(
+    tmp_path, ring, checkpoint_every
+):
+    changes = {"train.steps": 6, "record.every": 4, "record.ring": ring}
+    changes["train.checkpoint_every"] = checkpoint_every
+    ran = run(make_config(changes), tmp_path / "broken", breaking_update(at=2))
+    assert ran.info["status"] == "diverged"
+    assert (ran.info["first_bad"]["step"], ran.info["first_bad"]["kind"]) == (2, "update")
+    kept = torch.load(tmp_path / "broken" / FAILURE_FILE, weights_only=True)
+    whole = run(make_config({"train.steps": 2}), tmp_path / "whole")
+    assert kept["step"] == 2
+    for name, weight in whole.built.model.state_dict().items():
+        assert torch.equal(kept["model"][name], weight), name

@@ -219,7 +219,7 @@ def source(config: Config) -> Source:
     node = config.data.build
     files = [Path(v).expanduser() for k, v in sorted(node.items()) if k.endswith("path") and v]
     stamps = tuple((f.stat().st_mtime_ns, f.stat().st_size) for f in files if f.is_file())
-    found = _cached(json.dumps(node, sort_keys=True), stamps)
+    found = _cached(json.dumps(node), stamps)
     context = config.model.context
     for split, tokens in (("training", found.train), ("validation", found.val)):
         if len(tokens) <= context:

@@ -136,7 +136,7 @@ class SiteHooks:
 
     def _measure(self, slot: Slot, tensor: Tensor) -> None:
         with self.clock.running(), torch.no_grad():
-            if tensor.ndim > max(self.token_dim, 1) and tensor.ndim > 2:
+            if tensor.ndim > max(self.token_dim, 2):
                 self._add(slot, *stats.measure_tokens(tensor, self.token_dim))
             else:
                 self._add(slot, stats.measure(tensor), None)

@@ -1,6 +1,6 @@
 """The plan of a sweep on disk: its checked runs, the dearest first, for commands without Hydra.
 
-``plan.jsonl`` has one line for each run: hash, label, folder, cost, identity and config.
+``plan.jsonl`` has one line for each run: hash, label, folder, the user's folders, and config.
 """
 
 import json

@@ -52,8 +52,8 @@ class OptimizerHooks:
         self._listener, self._guard = listener, guard
         self._running: list[torch.optim.Optimizer] = []
         """Optimizers in their step, the outermost first: some call others."""
-        self._steps_made = 0
-        """Since a gradient scaler last began a step."""
+        self._stepped = False
+        """Whether an optimizer has, since a gradient scaler last began a step."""
         self._handles: list[Any] = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -70,7 +70,7 @@ class OptimizerHooks:
 
     def scaler_begins_step(self) -> None:
         """A gradient scaler's step begins."""
-        self._steps_made = 0
+        self._stepped = False
 
     def _scaled(self, scaler: Any) -> None:
         if scaler.is_enabled() and scaler._scale is not None:
@@ -78,11 +78,11 @@ class OptimizerHooks:
 
     def _scaler_ends_step(self, scaler: Any, optimizer: Any) -> None:
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps optimizers
-        if not self._steps_made and scaler.is_enabled() and self._listener.is_concerned(inner):
+        if not self._stepped and scaler.is_enabled() and self._listener.is_concerned(inner):
             self._listener.left_out()
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self._steps_made += 1
+        self._stepped = True
         if optimizer in self._running:  # its last step raised an error
             self._running.clear()
         self._running.append(optimizer)
