@@ -59,6 +59,12 @@ def test_what_is_no_plain_tensor_of_a_cpu_is_left_to_the_reference() -> None:
     assert not one_pass.is_able(torch.ones(3).to_sparse())
 
 
+def test_a_view_whose_memory_holds_the_negated_numbers_is_left_to_the_reference() -> None:
+    x = torch.complex(torch.zeros(3), torch.ones(3)).conj().imag
+    assert x.is_neg() and not one_pass.is_able(x)
+    assert stats.measure(x)[INDEX["mean"]] == -1
+
+
 def test_the_median_leaves_nan_out() -> None:
     assert one_pass.median(torch.tensor([3.0, math.nan, 1.0])) == 2.0
     assert one_pass.median(torch.tensor([5.0, 1.0, 3.0])) == 3.0

@@ -43,6 +43,7 @@ def is_able(x: Tensor) -> bool:
         and type(x) in (Tensor, torch.nn.Parameter)
         and x.device.type == "cpu"
         and x.layout == torch.strided
+        and not x.is_neg()  # its memory holds the negated numbers
         and x.numel() > 0
         and x.data_ptr() != 0  # FSDP frees the memory of parameters between their uses
     )

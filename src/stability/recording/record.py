@@ -23,6 +23,7 @@ from typing import Any, TypedDict
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from stability.config.names import KINDS
 from stability.parts.precision import PRECISIONS
@@ -226,7 +227,7 @@ def _open(folder: Path, model: nn.Module) -> RunFile:
     text = f"{folder.resolve()} {now()} {os.urandom(8).hex()}"
     run = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     state = RunFile.begin(folder, run, {"sha256": None}, {})
-    state.parameters = sum(p.numel() for p in model.parameters())
+    state.parameters = sum(p.numel() for p in model.parameters() if not is_lazy(p))
     state.device = device_name(next(model.parameters()).device)
     return state
 

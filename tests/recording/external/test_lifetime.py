@@ -104,6 +104,43 @@ def test_a_recording_that_is_never_closed_is_written_at_the_end_of_the_program(
     assert (found["status"], (found["error"] or "").partition("\n")[0] or None) == (status, error)
 
 
+@pytest.mark.parametrize(
+    "child",
+    [
+        "[model(torch.randn(4, 8)).sum().backward() or optimizer.step() for _ in range(90)]",
+        "recording.flush()",
+        "recording.close()",
+    ],
+)
+def test_a_forked_process_writes_nothing(tmp_path, child):
+    lines = f"if not (pid := os.fork()): {child}; os._exit(0)\nos.waitpid(pid, 0)"
+    with program(tmp_path / "run", f"{lines}\nrecording.close()") as process:
+        assert process.wait(30) == 0
+    assert stability.load(tmp_path / "run", "steps").step.tolist() == list(range(60))
+    assert recorded_steps(tmp_path / "run") == list(range(60))
+    assert state(tmp_path / "run")["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        (SystemExit(), "completed"),
+        (SystemExit(0), "completed"),
+        (SystemExit(1), "failed"),
+        (GeneratorExit(), "completed"),
+    ],
+)
+def test_a_loop_may_end_with_an_exception_that_is_no_failure(tmp_path, ending, status):
+    model = nn.Sequential(nn.Linear(8, 8))
+    with (
+        pytest.raises(type(ending)),
+        stability.record(model, tmp_path / "run", LAYERS),
+    ):
+        model(torch.ones(4, 8)).sum().backward()
+        raise ending
+    assert state(tmp_path / "run")["status"] == status
+
+
 def test_an_error_of_an_interactive_session_is_not_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "last_value", ValueError("mine"), raising=False)
     assert isinstance(lifetime._uncaught(), ValueError)

@@ -4,11 +4,13 @@ import copy
 import io
 import pickle
 import warnings
+from dataclasses import InitVar, dataclass, field
 
 import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import stability
@@ -48,6 +50,43 @@ def test_checkpointed_layers_are_recorded_once(tmp_path, reentrant):
         work=lambda m: m(batch().requires_grad_()).sum().backward(),
     )
     assert_same(found, plain)
+
+
+def test_a_reentrant_checkpoint_belongs_to_the_pass_that_the_backward_pass_reached(tmp_path):
+    """Beside a validation with gradients, and with many forward passes before the backward pass."""
+
+    def call(layer, x):
+        return torch.tanh(checkpoint(layer, x, use_reentrant=True))
+
+    def work(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):
+            model.eval()(3 * batch(50).requires_grad_())
+            model.train()
+            several = [batch(12 * step + i).requires_grad_() for i in range(12)]
+            sum(model(x).square().mean() for x in several).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    checkpointed = recorded(tmp_path / "run", chain(call=call), work=work)
+    plain = recorded(tmp_path / "plain", chain(), work=work)
+    assert set(plain[plain.kind == "grad"].numel) == {12 * 160}
+    columns = ["step", "kind", "layer", "numel", "rms", "var"]
+    pd.testing.assert_frame_equal(checkpointed[columns], plain[columns], rtol=1e-4)
+
+
+def test_a_checkpoint_beside_a_pass_without_gradient_is_recorded_once(tmp_path):
+    """Recycling: a forward pass without gradient inside of the one with it."""
+
+    class Recycling(Chain):
+        def forward(self, x):
+            with torch.no_grad():
+                x = super().forward(x)
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    torch.manual_seed(0)
+    layers = recorded(tmp_path / "run", Recycling())
+    assert set(layers[layers.kind.isin(["act", "grad"])].numel) == {160}
 
 
 def test_a_checkpoint_around_several_layers_is_recorded_once(tmp_path):
@@ -238,6 +277,124 @@ def test_models_can_be_saved_and_copied_while_they_are_recorded(tmp_path):
     theirs.remove()
     plain = recorded(tmp_path / "plain", chain(), work=lambda m: (train(m, 1), train(m, 1)))
     assert_same(rows(tmp_path / "run"), plain)
+
+
+def test_a_copy_of_a_parametrized_module_carries_no_hook(tmp_path):
+    def work(model):
+        for _ in range(2):
+            train(model, 1)
+            copy.deepcopy(model)(batch(7)).sum().backward()
+
+    def normed():
+        model = chain()
+        for layer in model.layers:
+            nn.utils.parametrizations.weight_norm(layer)
+        return model
+
+    right = recorded(tmp_path / "plain", normed(), work=lambda m: (train(m, 1), train(m, 1)))
+    assert_same(recorded(tmp_path / "run", normed(), work=work), right)
+
+
+def test_a_traced_graph_can_be_saved_and_copied_while_it_is_recorded(tmp_path):
+    model = torch.fx.symbolic_trace(chain())
+    with stability.record(model, tmp_path / "run", LAYERS):
+        train(model, 1)
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        train(model, 1)
+    for each in (*copies, model):
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in each.modules())
+        assert not any("__reduce_ex__" in vars(m) for m in each.modules())
+    assert sorted(set(rows(tmp_path / "run").step)) == [0, 1]
+
+
+class Position(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 5, 8))
+
+    def forward(self, x):
+        return self.weight
+
+
+def test_a_parameter_that_a_module_returns_keeps_no_hook(tmp_path):
+    model = chain(layers=[Position(), nn.Linear(8, 8)], call=lambda layer, x: layer(x) + x)
+    counts = []
+
+    def work(model):
+        for _ in range(3):
+            model.eval()(batch(9))
+            train(model.train(), 1)
+            counts.append(len(model.layers[0].weight._backward_hooks))
+
+    layers = recorded(tmp_path / "run", model, work=work)
+    assert counts == [counts[0]] * 3 and not model.layers[0].weight._backward_hooks
+    grads = layers[layers.kind == "grad"].sort_values(["step", "layer"])
+    assert grads.numel.tolist() == [40, 160] * 3
+    of_weight = layers[(layers.kind == "weight_grad") & (layers.site == "weight")]
+    at_zero = grads[grads.layer == 0].rms.tolist()
+    assert at_zero == pytest.approx(of_weight[of_weight.layer == 0].rms.tolist(), rel=1e-6)
+
+
+@dataclass
+class Output:
+    y: torch.Tensor
+    scale: InitVar[float]
+    extra: object = field(init=False)
+
+    def __post_init__(self, scale):
+        self.y = scale * self.y
+
+
+class Returning(nn.Linear):
+    def forward(self, x):
+        return Output(super().forward(x), 2.0)
+
+
+def test_a_dataclass_may_lack_some_of_its_fields(tmp_path):
+    layers = [Returning(8, 8) for _ in range(2)]
+    found = recorded(tmp_path / "run", chain(layers, call=lambda layer, x: layer(x).y))
+    assert set(found[found.kind == "grad"].numel) == {160}
+    assert state(tmp_path / "run")["status"] == "completed"
+
+
+@pytest.mark.parametrize("where", ["lazy", "meta"])
+def test_parameters_that_are_not_there_yet_are_recorded_when_they_are(tmp_path, where):
+    def work(model):
+        if where == "meta":
+            model(batch().to("meta")).sum().backward()
+            model.to_empty(device="cpu").zero_grad()
+            for p in model.parameters():
+                nn.init.normal_(p)
+        train(model)
+
+    with torch.device("meta" if where == "meta" else "cpu"):
+        model = chain([nn.LazyLinear(8) if where == "lazy" else nn.Linear(8, 8)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layers = recorded(tmp_path / "run", model, work=work)
+    assert "weight and 1 more: weight" in " ".join(state(tmp_path / "run")["notes"])
+    assert state(tmp_path / "run")["status"] == "completed"
+    last = layers[layers.step == layers.step.max()]
+    assert set(last.kind) == {"act", "grad", "weight", "weight_grad", "update"}
+
+
+@pytest.mark.parametrize("way", ["trace", "fake"])
+def test_passes_that_compute_no_numbers_are_left_alone(tmp_path, way):
+    def work(model):
+        train(model, 1)
+        if way == "trace":
+            torch.jit.trace(model, batch())
+        else:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                model(batch())
+        train(model, 1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = recorded(tmp_path / "run", chain(), work=work)
+    assert "FakeTensorMode are left out" in state(tmp_path / "run")["notes"][0]
+    plain = recorded(tmp_path / "plain", chain(), work=lambda m: (train(m, 1), train(m, 1)))
+    assert_same(found, plain)
 
 
 def keep_output(module, args, output):

@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -228,6 +229,71 @@ def test_passes_that_the_loop_throws_away_belong_to_no_step(tmp_path):
         assert_like(tmp_path / "run", [passes[i]], step)
 
 
+def test_gradients_may_be_cleared_between_the_forward_and_the_backward_pass(tmp_path):
+    def work(model):
+        optimizer = sgd(model)
+        for i in range(4):
+            loss = loss_of(model(batch(i)))
+            optimizer.zero_grad()
+            loss.backward()
+            if i != 1:
+                optimizer.step()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS) as recording:
+        work(model)
+    assert recording.steps_done == 3
+    passes = by_hand(chain(), work)
+    for step, i in enumerate((0, 2, 3)):
+        assert_like(tmp_path / "run", [passes[i]], step)
+
+
+def test_a_discriminator_forgets_what_the_loss_of_its_generator_brought(tmp_path):
+    def work(critic):
+        torch.manual_seed(5)
+        generator = nn.Linear(8, 8)
+        g_opt, d_opt = sgd(generator), sgd(critic)
+        for i in range(3):
+            fake = generator(batch(i))
+            loss = critic(batch(10 + i)).mean() - critic(fake.detach()).mean()
+            d_opt.zero_grad()
+            loss.backward()
+            d_opt.step()
+            loss = critic(fake).mean()
+            g_opt.zero_grad()
+            loss.backward()
+            g_opt.step()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS) as recording:
+        work(model)
+    assert recording.steps_done == 3
+    passes = by_hand(chain(), work)
+    for step in range(3):
+        assert_like(tmp_path / "run", passes[3 * step : 3 * step + 2], step)
+
+
+def test_a_pass_that_a_second_loss_reaches_after_the_gradients_were_cleared_counts(tmp_path):
+    """One forward pass and a backward pass for each task, as for gradient surgery."""
+
+    def work(model):
+        optimizer = sgd(model)
+        for i in range(2):
+            y = model(batch(i))
+            taken = []
+            for task in (y.square().mean(), y.abs().mean()):
+                optimizer.zero_grad()
+                task.backward(retain_graph=True)
+                taken.append([p.grad.clone() for p in model.parameters()])
+            for p, *grads in zip(model.parameters(), *taken, strict=True):
+                p.grad = sum(grads)
+            optimizer.step()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS) as recording:
+        work(model)
+    assert recording.steps_done == 2
+    for step, one in enumerate(by_hand(chain(), work)):
+        assert_like(tmp_path / "run", [one], step)
+
+
 @pytest.mark.parametrize("to_none", [True, False])
 def test_a_pass_is_thrown_away_before_the_first_update_too(tmp_path, to_none):
     def work(model):
@@ -261,6 +327,78 @@ def test_gradients_that_autograd_grad_returns_belong_to_no_step(tmp_path):
         loss_of(model(batch().requires_grad_())).backward()
 
     assert_like(tmp_path / "run", by_hand(chain(), without))
+
+
+def test_a_pass_whose_gradients_autograd_grad_returns_for_the_update_is_recorded(tmp_path):
+    def work(model):
+        optimizer, params = sgd(model), list(model.parameters())
+        for i in range(2):
+            grads = torch.autograd.grad(loss_of(model(batch(i))), params)
+            for p, grad in zip(params, grads, strict=True):
+                p.grad = grad
+            optimizer.step()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS):
+        work(model)
+    for step, one in enumerate(by_hand(chain(), work)):
+        found = rows(tmp_path / "run", kind="act", step=step)
+        assert found.rms.tolist() == pytest.approx(joined([one]), rel=1e-6)
+        assert not len(rows(tmp_path / "run", kind="grad", step=step))
+
+
+def test_a_backward_pass_into_some_parameters_alone_is_recorded(tmp_path):
+    def work(model):
+        optimizer = sgd(model)
+        for i in range(2):
+            loss_of(model(batch(i))).backward(inputs=list(model.layers[0].parameters()))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS):
+        work(model)
+    for step, one in enumerate(by_hand(chain(), work)):
+        assert_like(tmp_path / "run", [one], step)
+
+
+def test_updates_without_a_pass_of_the_model_are_steps(tmp_path):
+    """Evolution strategies: gradients that no backward pass has made."""
+    model = chain()
+    optimizer = sgd(model)
+    with stability.record(model, tmp_path / "run", LAYERS) as recording:
+        for i in range(3):
+            with torch.no_grad():
+                loss = loss_of(model(batch(i)))
+            for p in model.parameters():
+                p.grad = torch.full_like(p, i + 1.0)
+            optimizer.step()
+            recording.log(loss=loss)
+    assert recording.steps_done == 3
+    assert steps(tmp_path / "run").loss.notna().all()
+    for step in range(3):
+        updates = rows(tmp_path / "run", kind="update", step=step)
+        assert updates.rms.tolist() == pytest.approx([0.1 * (step + 1)] * 6, rel=1e-5)
+
+
+def test_the_first_step_of_sharpness_aware_minimization_is_one_step(tmp_path):
+    def work(model):
+        optimizer = sgd(model)
+        for i in range(2):
+            loss_of(model(batch(i))).backward()
+            moves = [0.05 * p.grad for p in model.parameters()]
+            with torch.no_grad():
+                torch._foreach_add_(list(model.parameters()), moves)
+            optimizer.zero_grad()
+            loss_of(model(batch(i))).backward()
+            with torch.no_grad():
+                torch._foreach_sub_(list(model.parameters()), moves)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS) as recording:
+        work(model)
+    assert recording.steps_done == 2
+    for step, one in enumerate(by_hand(chain(), work)[1::2]):
+        assert_like(tmp_path / "run", [one], step)
 
 
 def test_a_gradient_penalty_adds_its_own_backward_pass(tmp_path):
@@ -421,6 +559,58 @@ def test_a_column_that_does_not_exist_is_warned_of_and_ends_nothing(tmp_path):
     assert "accuracy" in state(tmp_path / "run")["notes"][0]
 
 
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_a_logged_value_that_the_loop_changes_in_place_is_as_it_was(tmp_path, kind):
+    model, total = chain(), kind([0.0])
+    optimizer = sgd(model)
+    with stability.record(model, tmp_path / "run", LAYERS) as recording:
+        for i in range(3):
+            loss_of(model(batch(i))).backward()
+            optimizer.step()
+            total += i + 1
+            recording.log(loss=total)
+            total[:] = 0
+    assert steps(tmp_path / "run").loss.tolist() == [1, 2, 3]
+
+
+def test_values_that_are_no_numbers_are_said_and_end_nothing(tmp_path):
+    odd = [10**400, "x", torch.ones(2), [], 1j]
+    values = [True, *odd, np.float32(2)]
+    model = chain()
+    optimizer = sgd(model)
+    with (
+        pytest.warns(RuntimeWarning),
+        stability.record(model, tmp_path / "run", LAYERS) as recording,
+    ):
+        for i, value in enumerate(values):
+            loss_of(model(batch(i))).backward()
+            optimizer.step()
+            recording.log(loss=value, spike=1, tokens=np.int64(3), skipped=None, record_s=None)
+    found = steps(tmp_path / "run")
+    assert found.loss.dropna().tolist() == [1.0, 2.0]
+    assert found.spike.all() and (found.tokens == 3).all() and not found.skipped.any()
+    assert state(tmp_path / "run")["status"] == "completed"
+    notes = " ".join(state(tmp_path / "run")["notes"])
+    assert all(f"{type(value).__name__} is not read as one number" in notes for value in odd)
+    assert "no column 'skipped'" in notes
+
+
+def test_a_pass_that_is_not_finite_takes_no_value_of_the_update_after_it(tmp_path):
+    model = chain()
+    optimizer = sgd(model)
+    with stability.record(model, tmp_path / "run", LAYERS) as recording:
+        for i in range(4):
+            loss = loss_of(model(batch(i) * (math.nan if i == 1 else 1.0)))
+            recording.log(loss=loss)
+            if torch.isfinite(loss):
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    found = steps(tmp_path / "run")
+    assert found.skipped.tolist() == [False, True, False, False]
+    assert found.loss.notna().tolist() == [True, False, True, True]
+
+
 # Loops without an optimizer, and optimizers inside the backward pass.
 
 
@@ -445,6 +635,28 @@ def test_a_loop_that_updates_the_weights_itself_is_recorded(tmp_path, in_data):
         assert_like(tmp_path / "run", [one], step)
     updates, grads = (rows(tmp_path / "run", kind=kind) for kind in ("update", "weight_grad"))
     assert updates.rms.tolist() == pytest.approx((0.1 * grads.rms).tolist(), rel=1e-3)
+
+
+def test_a_loop_that_clears_before_the_backward_pass_and_freezes_is_recorded(tmp_path):
+    def work(model):
+        for i in range(3):
+            losses = [loss_of(model(batch(i)))]
+            model.zero_grad()
+            losses[0].backward()
+            if i == 1:
+                model.layers[1].requires_grad_(False)
+                loss_of(model(batch(9))).backward()
+            for p in model.parameters():
+                if p.grad is not None:
+                    p.data -= 0.1 * p.grad
+
+    with stability.record(model := chain(), tmp_path / "run", LAYERS) as recording:
+        work(model)
+    assert recording.steps_done == 3
+    passes = by_hand(chain(), work)
+    for step, several in enumerate((passes[:1], passes[1:3], passes[3:])):
+        assert_like(tmp_path / "run", several, step)
+    assert rows(tmp_path / "run", kind="update").groupby("step").size().tolist() == [6, 4, 4]
 
 
 @pytest.mark.parametrize("kinds", [["act", "grad", "weight", "weight_grad"], ["grad"]])
@@ -548,6 +760,16 @@ def test_gradients_are_those_before_clipping_and_both_norms_are_told(tmp_path):
     assert found["clipped"] == found["free"]
     row = steps(tmp_path / "clipped").iloc[0]
     assert row.grad_norm * row.clip_factor == pytest.approx(1e-3, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_of_16_bit_gradients_are_not_rounded(tmp_path, dtype):
+    model = chain().to(dtype)
+    optimizer = sgd(model, lr=0.0)
+    with stability.record(model, tmp_path / "run", LAYERS):
+        (model(batch().to(dtype)).float() * 1e4).square().sum().sqrt().backward()
+        optimizer.step()
+    assert steps(tmp_path / "run").clip_factor.tolist() == pytest.approx([1.0], rel=1e-6)
 
 
 def test_the_factor_of_clipping_is_that_of_the_parameters_that_are_trained(tmp_path):

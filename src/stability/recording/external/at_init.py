@@ -14,6 +14,7 @@ from stability.config.names import BLOCK
 from stability.recording.external.equal_gpt import FAMILIES, Differs, embedded, equal_gpt
 from stability.recording.external.guard import Guard
 from stability.recording.external.module_hooks import ModuleHooks
+from stability.recording.external.passes import is_transformed
 from stability.recording.external.sites import Sites
 from stability.recording.external.tensors import tensors_in
 from stability.results import schema
@@ -60,12 +61,12 @@ class AtInit:
         self._hooks.remove()
 
     def _after_part(self, name: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not is_transformed():
             reads, returns = next(tensors_in((args, kwargs))), next(tensors_in(output))
             self._first[name] = reads.detach(), returns.detach()
 
     def _after_model(self, model: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or is_transformed():
             return
         self._hooks.remove()
         tokens, first = _tokens(args, kwargs), self._first

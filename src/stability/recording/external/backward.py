@@ -1,11 +1,12 @@
 """Questions to autograd about the backward pass that is running."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 NODES = 4096
 """Nodes of the graph that the search for a parameter visits at most."""
@@ -13,7 +14,17 @@ NODES = 4096
 
 def is_running() -> bool:
     """Whether this code runs inside a backward pass."""
-    return torch._C._current_graph_task_id() != -1
+    return running() != -1
+
+
+def running() -> int:
+    """A number for the backward pass that this code runs in; -1 outside of one."""
+    return torch._C._current_graph_task_id()
+
+
+def is_in_python() -> bool:
+    """Whether the node that runs is an ``autograd.Function``, such as a reentrant checkpoint."""
+    return isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)
 
 
 def keeps_graph() -> bool:
@@ -62,3 +73,8 @@ def reaches(leaf: Any) -> bool:
         return bool(torch._C._will_engine_execute_node(leaf))
     except RuntimeError:  # autograd.grad was asked for the gradient of this leaf
         return False
+
+
+def reaches_any(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether the running backward pass adds to the ``grad`` of any of them."""
+    return any(reaches(get_gradient_edge(p).node) for p in parameters if p.requires_grad)

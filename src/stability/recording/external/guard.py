@@ -1,5 +1,6 @@
 """Keeps errors of the recorder away from the training: they end the recording, with a warning."""
 
+import os
 import sys
 import time
 import warnings
@@ -21,8 +22,7 @@ class Guard:
     """
 
     def __init__(self, stopped: Callable[[], None]) -> None:
-        self.is_active = True
-        """False when the recording has ended: guarded functions do nothing then."""
+        self._is_active, self._pid = True, os.getpid()
         self.error: Exception | None = None
         """What ended the recording."""
         self.notes: list[str] = []
@@ -30,6 +30,20 @@ class Guard:
         self._stopped = stopped
         self._seconds = 0.0
         self._nesting = 0
+
+    @property
+    def is_own_process(self) -> bool:
+        """False in a process that was forked from the one that records."""
+        return os.getpid() == self._pid
+
+    @property
+    def is_active(self) -> bool:
+        """False when the recording has ended: guarded functions do nothing then."""
+        return self._is_active and self.is_own_process
+
+    def end(self) -> None:
+        """The recording has ended."""
+        self._is_active = False
 
     def __call__(self, function: Callable[..., None]) -> Callable[..., None]:
         """The function, timed; an error in it ends the recording and never the training."""
@@ -43,7 +57,8 @@ class Guard:
             try:
                 function(*args, **kwargs)
             except Exception as error:
-                self.is_active, self.error = False, error
+                self.end()
+                self.error = error
                 say(f"stopped, and the training goes on: {one_line(error)}")
                 self._stopped()
             finally:

@@ -4,7 +4,9 @@ What they measure is said in `recording.external.passes`.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,7 +29,7 @@ _ids: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 class ModuleHooks:
     """Hooks on modules, all removed together.
 
-    While a module has one, its ``__getstate__`` leaves the hook out: ``torch.save(model)`` and
+    While a module has one, its `_METHODS` leave the hook out: ``torch.save(model)`` and
     ``copy.deepcopy(model)`` work as they do without hooks.
     """
 
@@ -51,7 +53,8 @@ class ModuleHooks:
     def _add(self, module: nn.Module, handle: Any) -> None:
         self._handles.append((module, handle))
         _ids.setdefault(module, set()).add(handle.id)
-        object.__setattr__(module, "__getstate__", partial(_state_without_hooks, module))
+        for name, method in _METHODS.items():
+            object.__setattr__(module, name, partial(method, module))
 
     def remove(self) -> None:
         """Leave every module as it was."""
@@ -60,18 +63,58 @@ class ModuleHooks:
             _ids[module].discard(handle.id)
             if not _ids[module]:
                 del _ids[module]
-                module.__dict__.pop("__getstate__", None)
+                for name in _METHODS:
+                    module.__dict__.pop(name, None)
         self._handles.clear()
 
 
-def _state_without_hooks(module: nn.Module) -> Any:
-    """What pickles and copies are made of, as if no recording had hooks on the module."""
-    state = type(module).__getstate__(module)
-    if not isinstance(state, dict):
-        return state
+def _attributes_without_hooks(module: nn.Module, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a module, as if no recording had hooks on it."""
     ours = _ids.get(module, set())
-    state = {name: value for name, value in state.items() if name != "__getstate__"}
+    clean = {name: value for name, value in attributes.items() if name not in _METHODS}
     for name in _PLACES:
-        if state.get(name):
-            state[name] = OrderedDict((k, v) for k, v in state[name].items() if k not in ours)
-    return state
+        if clean.get(name):
+            clean[name] = OrderedDict((k, v) for k, v in clean[name].items() if k not in ours)
+    return clean
+
+
+def _state_without_hooks(module: nn.Module) -> Any:
+    """What pickles and shallow copies are made of."""
+    state = type(module).__getstate__(module)
+    return _attributes_without_hooks(module, state) if isinstance(state, dict) else state
+
+
+@contextmanager
+def _hooks_set_aside(module: nn.Module) -> Iterator[None]:
+    """For classes that copy or pickle the attributes of a module in their own way."""
+    attributes = module.__dict__
+    held = {name: attributes[name] for name in (*_PLACES, *_METHODS) if name in attributes}
+    clean = _attributes_without_hooks(module, held)
+    try:
+        for name in _METHODS:
+            attributes.pop(name, None)
+        attributes.update(clean)
+        yield
+    finally:
+        attributes.update(held)
+
+
+def _deepcopy_without_hooks(module: nn.Module, memo: dict[int, Any]) -> Any:
+    with _hooks_set_aside(module):
+        return deepcopy(module, memo)
+
+
+def _reduced_without_hooks(module: nn.Module, protocol: int) -> Any:
+    """What a pickle is made of: by `_state_without_hooks`, unless the class has its own way."""
+    if type(module).__reduce__ is object.__reduce__:
+        return type(module).__reduce_ex__(module, protocol)
+    with _hooks_set_aside(module):
+        return type(module).__reduce_ex__(module, protocol)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__getstate__": _state_without_hooks,
+    "__deepcopy__": _deepcopy_without_hooks,
+    "__reduce_ex__": _reduced_without_hooks,
+}
+"""Methods of a module while it has hooks of a recording."""

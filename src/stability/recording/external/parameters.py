@@ -1,7 +1,9 @@
 """Statistics of parameters: weights, gradients as backward passes leave them, and updates."""
 
+import gc
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -43,6 +45,8 @@ class Parameters:
         self._strangers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         """Optimizers of other models, each with its number of parameters."""
         self._probe: _Probe | None = None
+        self._have_optimizer: bool | None = None
+        """Whether an optimizer existed when the weights first changed without its step."""
         self._before: dict[Key, Tensor] = {}
         self._optimizer_of: dict[Key, ref[torch.optim.Optimizer]] = {}
         self._stepped: list[ref[torch.optim.Optimizer]] = []
@@ -83,9 +87,18 @@ class Parameters:
         """Whether the loop has set the gradients to zero or None since the last backward pass."""
         return self._probe is not None and self._probe.is_cleared()
 
-    def have_changed(self) -> bool:
-        """Whether the loop has changed the weights since the last backward pass."""
-        return self._probe is not None and self._probe.has_changed()
+    def are_updated_by_loop(self) -> bool:
+        """Whether the loop has updated the weights since the last backward pass, by itself.
+
+        Where there is an optimizer for them, a change before its step is none: sharpness-aware
+        minimization moves the weights to take the gradient elsewhere.
+        """
+        has_changed = self._probe is not None and self._probe.has_changed()
+        if has_changed and self._have_optimizer is None:
+            found = gc.get_objects()
+            held = [x for x in found if issubclass(type(x), torch.optim.Optimizer)]
+            self._have_optimizer = any(self.are_of(optimizer) for optimizer in held)
+        return has_changed and not self._have_optimizer
 
     def of(self, optimizer: torch.optim.Optimizer) -> dict[Key, nn.Parameter]:
         """Those parameters that the optimizer updates."""
@@ -127,7 +140,12 @@ class Parameters:
         if not counted:
             return
         before = torch.stack([self.vectors["weight_grad", key] for key in counted])
-        square = torch.stack(torch._foreach_norm([*counted.values()])).double().square().sum()
+        grads_now = [*counted.values()]
+        dtype = reduce(torch.promote_types, {g.dtype for g in grads_now}, torch.float32)
+        norms = torch._foreach_norm(
+            grads_now, dtype=dtype
+        )  # a 16-bit norm is rounded, or overflows
+        square = torch.stack(norms).double().square().sum()
         scale = getattr(optimizer, "grad_scale", None)  # a fused kernel divides it out itself
         square = square if scale is None else square / scale**2
         self._squares.append((stats.square_of(before), square))
@@ -153,9 +171,9 @@ class Parameters:
         keys = [key for key in (self._before if only is None else only) if key in self._before]
         changes = {}
         for key in keys:
-            p, before = self._by_key[key].detach(), self._before.pop(key)
-            if p.shape == before.shape:
-                changes[key] = p - before
+            p, before = self._by_key.get(key), self._before.pop(key)
+            if p is not None and (p.shape, p.device) == (before.shape, before.device):
+                changes[key] = p.detach() - before
         self._measure("update", changes)
 
     def drop_gradients_of_others(self) -> None:
@@ -166,6 +184,10 @@ class Parameters:
             if optimizer not in self._stepped:
                 self.vectors.pop(("weight_grad", key), None)
 
+    def drop_gradients(self) -> None:
+        """Forget the gradients: the loop has thrown them away."""
+        self.vectors = {slot: v for slot, v in self.vectors.items() if slot[0] != "weight_grad"}
+
     def drop_updates(self) -> None:
         """Forget the changes: the update was left out."""
         self.vectors = {slot: v for slot, v in self.vectors.items() if slot[0] != "update"}
@@ -173,14 +195,18 @@ class Parameters:
     @torch.no_grad()
     def _measure(self, kind: str, tensors: Mapping[Key, Tensor]) -> None:
         dense = {}
+        unmeasurable: dict[str, list[Key]] = {}
         for key, tensor in tensors.items():
             try:
                 values = self._counted(tensor)
             except Unmeasurable as reason:
-                self._note(f"{key}: {kind} cannot be measured: {reason}")
+                unmeasurable.setdefault(str(reason), []).append(key)
                 continue
             if values is not None:
                 dense[key] = values
+        for why, keys in unmeasurable.items():
+            more = f" and {len(keys) - 1} more" if keys[1:] else ""
+            self._note(f"{keys[0]}{more}: {kind} cannot be measured: {why}")
         if dense:
             vectors_NF = stats.measure_many(list(dense.values()))
             self.vectors |= {(kind, k): v for k, v in zip(dense, vectors_NF, strict=True)}
@@ -209,9 +235,11 @@ class _Probe:
         return own(grad)._version != self.version and not bool(own(grad).any())
 
     def has_changed(self) -> bool:
-        return self.weight is not None and not torch.equal(self.weight, own(self.parameter))
+        before, now = self.weight, own(self.parameter)
+        return before is not None and not torch.equal(before, now.to(before))
 
 
 def _has_entries(grad: Tensor) -> bool:
     """Whether this process stores entries of the gradient, in a plain tensor."""
-    return grad.layout is torch.strided and own(grad).numel() > 0
+    is_plain = grad.layout is torch.strided and grad.device.type != "meta"
+    return is_plain and own(grad).numel() > 0

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from stability.config.names import Key
 from stability.recording import stats
@@ -72,6 +73,8 @@ class Pass:
     """How often each site has been called."""
     reached: bool = False
     """Whether a backward pass has come through and added to the gradients of parameters."""
+    asked: bool = False
+    """Whether ``torch.autograd.grad`` has returned gradients that came through."""
     hidden: dict[nn.Module, deque[int]] = field(default_factory=dict)
     """Calls inside reentrant checkpoints, which are measured when the backward pass repeats them:
     module -> their orders."""
@@ -83,11 +86,30 @@ class Listener(Protocol):
     def begin_pass(self, training: bool) -> Pass:
         """A forward pass begins; returns where to keep it."""
 
+    def begin_backward(self) -> None:
+        """A backward pass begins."""
+
     def reach(self, of: Pass) -> None:
         """A backward pass first comes through a forward pass."""
 
     def end_backward(self) -> None:
         """A backward pass has ended."""
+
+
+class _Asked:
+    """Whether the running backward pass adds to the gradient of any parameter of a model.
+
+    ``backward(inputs=...)`` does, and may not reach the parameter that is nearest to a site.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._task, self._are_reached = model, -1, False
+
+    def are_reached(self) -> bool:
+        if (task := backward.running()) != self._task:
+            self._task = task
+            self._are_reached = backward.reaches_any(self._model.parameters())
+        return self._are_reached
 
 
 class PassHooks:
@@ -124,6 +146,11 @@ class PassHooks:
         self._depth = 0
         self._recent: deque[Pass] = deque(maxlen=8)
         self._in_backward = False
+        self._reached: list[Pass] = []
+        """Passes that the running backward pass has come to, in its order."""
+        self._on_leaves: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        """Hooks on leaves, which keep them beyond the pass: leaf -> pass and handles."""
+        self._asked_parameters = _Asked(model)
         self._ticks = 0
         self._silent = set(keys)
         self.without_gradient = 0
@@ -148,6 +175,10 @@ class PassHooks:
     def remove(self) -> None:
         """Remove every hook from the modules."""
         self._modules.remove()
+        for _, handles in self._on_leaves.values():
+            for handle in handles:
+                handle.remove()
+        self._on_leaves.clear()
         self._attention.reset()
 
     def tick(self) -> int:
@@ -162,8 +193,9 @@ class PassHooks:
         if not torch.is_grad_enabled():
             self.without_gradient += 1
             return
-        if _is_transformed():
-            self._guard.note("passes under torch.func (vmap, grad, ...) are left out")
+        if is_transformed():
+            ways = "torch.func (vmap, grad, ...), torch.jit.trace or a FakeTensorMode"
+            self._guard.note(f"passes under {ways} are left out")
         else:
             self._open(loose=False)
 
@@ -177,17 +209,19 @@ class PassHooks:
         self._current = None
 
     def _open(self, loose: bool) -> Pass:
-        self._in_backward = False  # a backward pass that raised never said that it ended
+        self._in_backward, self._reached = False, []  # a backward pass that raised did not end
         self._current, self._loose = self._listener.begin_pass(self.model.training), loose
         self._recent.append(self._current)
         return self._current
 
     def _pass_of(self, module: nn.Module) -> tuple[Pass, int] | None:
         """The pass that a call belongs to, and its place in the order; None: it is not recorded."""
-        if _is_transformed():
+        if is_transformed():
             return None
         if backward.is_running():  # a checkpoint repeats the forward pass of its block
-            for found in self._recent:
+            if not backward.is_in_python():
+                return None  # not reentrant: the pass itself was measured
+            for found in (*reversed(self._reached), *self._recent):
                 if found.hidden.get(module):
                     return found, found.hidden[module].popleft()
             return None
@@ -199,10 +233,10 @@ class PassHooks:
 
     def _is_measuring(self) -> bool:
         """Whether a module that begins now may be measured when it ends."""
-        if _is_transformed() or not torch.is_grad_enabled():
+        if is_transformed() or not torch.is_grad_enabled():
             return False
         if backward.is_running():
-            return any(of.hidden for of in self._recent)
+            return any(of.hidden for of in (*self._reached, *self._recent))
         return self._current is None or self._current.measured
 
     def _after_site(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -227,7 +261,7 @@ class PassHooks:
             self._guard.note(f"{site.key}: {type(module).__name__} {does} no tensor of numbers")
             return
         device = tensor.device.type
-        if torch.is_autocast_enabled(device):
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             self.autocast = torch.get_autocast_dtype(device)
         call = Call(self._key_of_call(of, site.key), order)
         call.is_image = self.token_dim == 1 and has_channels_first(module, tensor)
@@ -262,6 +296,9 @@ class PassHooks:
             fired.append(True)
             self._on_gradient(of, call, leaf, grad)
 
+        if tensor.is_leaf:
+            self._follow_leaf(of, tensor, self._guard(hook))
+            return
         tensor.register_hook(self._guard(hook))
         base = tensor._base
         if base is None or base.grad_fn is None or base.numel() != tensor.numel():
@@ -277,15 +314,28 @@ class PassHooks:
 
         base.grad_fn.register_prehook(self._guard(hook_of_base))
 
+    def _follow_leaf(self, of: Pass, leaf: Tensor, hook: Callable[..., None]) -> None:
+        """Watch a leaf, such as a parameter that a module returns, for this pass alone."""
+        earlier, handles = self._on_leaves.get(leaf, (of, []))
+        if earlier is not of:
+            for handle in handles:
+                handle.remove()
+            handles = []
+        self._on_leaves[leaf] = of, [*handles, leaf.register_hook(hook)]
+
     def _on_gradient(self, of: Pass, call: Call | None, leaf: Any, grad: Tensor) -> None:
-        if not backward.reaches(leaf):
+        if not backward.reaches(leaf) and not self._asked_parameters.are_reached():
+            of.asked = True
             return
-        if not of.reached:
-            self._listener.reach(of)
-            of.reached = True
         if not self._in_backward:
             self._in_backward = True
             backward.at_the_end(self._guard(self._end_backward))
+            self._listener.begin_backward()
+        if of not in self._reached:
+            self._reached.append(of)
+        if not of.reached:
+            self._listener.reach(of)
+            of.reached = True
         if call is None or "grad" not in self.kinds:
             return
         call.grad_order = call.grad_order or self.tick()
@@ -298,7 +348,7 @@ class PassHooks:
         call.held, call.grad = None, self._measure(call, total)
 
     def _end_backward(self) -> None:
-        self._in_backward = False
+        self._in_backward, self._reached = False, []
         self.end_loose_pass()
         self._listener.end_backward()
 
@@ -337,6 +387,11 @@ def _eager(hook: Callable[..., None]) -> Callable[..., None]:
     return torch._disable_dynamo(hook)  # type: ignore[attr-defined]
 
 
-def _is_transformed() -> bool:
-    """Whether torch.func (vmap, grad) runs: its tensors take no hooks."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def is_transformed() -> bool:
+    """Whether torch.func, torch.jit.trace or a FakeTensorMode runs: then no training does."""
+    fake = torch._C._TorchDispatchModeKey.FAKE
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or torch._C._get_dispatch_mode(fake) is not None
+    )

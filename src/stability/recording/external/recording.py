@@ -2,10 +2,14 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +32,13 @@ from stability.results.sinks import Sink
 
 LAST_SECONDS = 10.0
 """How long the end of a recording waits for other processes."""
+
+LOGGED: dict[str, Callable[[Any], float]] = {
+    column.name: {"int64": int, "bool": bool}.get(column.type, float)
+    for column in schema.STEPS
+    if column.name not in ("run", "step", "skipped", "step_s", "record_s")
+}
+"""Columns of the steps table that the loop may log -> the type of their numbers."""
 
 UNREACHED = 64
 """Passes without a backward pass that are kept, such as those of a validation."""
@@ -71,6 +82,8 @@ class Recording:
         self._left_out: deque[Pass] = deque(maxlen=4)
         self._logged: dict[str, Any] = {}
         self._has_begun = self._has_ended = self._saw_update = False
+        self._updated_by: WeakSet[torch.optim.Optimizer] = WeakSet()
+        """Optimizers that have stepped in the current step."""
         self._skipped: bool | Tensor = False
         self._scale: float | Tensor = 1.0
         self._guard = Guard(processes.leave if processes else lambda: None)
@@ -130,12 +143,16 @@ class Recording:
         A value may be a number, a tensor or an array with one entry. An unknown column is warned
         of and left out.
         """
-        known = {c.name for c in schema.STEPS} - {"run", "step"}
+        known = LOGGED.keys()
         for name, value in numbers.items():
             if name not in known:
                 self._guard.note(f"steps has no column {name!r}; it has {', '.join(sorted(known))}")
+            elif isinstance(value, Tensor | np.ndarray):  # the loop may change it in place
+                self._logged[name] = deepcopy(
+                    value.detach() if isinstance(value, Tensor) else value
+                )
             else:
-                self._logged[name] = value.detach() if isinstance(value, Tensor) else value
+                self._logged[name] = value
 
     def step(self) -> None:
         """End the step: what comes next belongs to another one."""
@@ -188,23 +205,38 @@ class Recording:
 
     def _look_at_gradients(self) -> None:
         """Without an optimizer's step: has the loop updated the weights, or thrown passes away?"""
-        if not self._parameters.are_cleared():
-            return  # it accumulates
-        if not self._saw_update and self._parameters.have_changed():
+        if not self._saw_update and self._parameters.are_updated_by_loop():
             self._parameters.after_update()
             self._has_ended = True
             self._conclude()
         else:
-            self._left_out.extend(p for p in self._passes if p.reached)
-            self._passes = [p for p in self._passes if not p.reached]
+            self._leave_out_cleared()
+
+    def _leave_out_cleared(self) -> None:
+        """Forget the passes of which the loop has thrown the gradients away."""
+        if not self._parameters.are_cleared():
+            return  # it accumulates
+        thrown = [p for p in self._passes if p.reached]
+        self._passes = [p for p in self._passes if not p.reached]
+        for of in thrown:
+            of.reached = False  # another backward pass may come through it
+        self._left_out.extend(thrown)
+        self._parameters.drop_gradients()
+
+    def begin_backward(self) -> None:
+        """A backward pass begins: has the loop cleared the gradients since the last one?"""
+        is_open = self._options.steps == "updates" and not self._has_ended
+        if is_open and any(p.reached for p in self._passes):
+            self._leave_out_cleared()
 
     def reach(self, of: Pass) -> None:
         """A backward pass comes through a forward pass: it belongs to the current step.
 
         The forward pass may have been made before the update of the last step, or long before.
         """
-        if of in self._passes:
-            self._passes.remove(of)
+        for several in (self._passes, self._left_out):
+            if of in several:
+                several.remove(of)
         if self._has_ended:
             self._conclude()
             self._begin_step()
@@ -229,7 +261,8 @@ class Recording:
 
     def begin_update(self, optimizer: torch.optim.Optimizer, with_closure: bool) -> None:
         """Keep the weights that the optimizer will change."""
-        if with_closure and self._has_ended and self._options.steps == "updates":
+        is_next = with_closure or optimizer in self._updated_by
+        if is_next and self._has_ended and self._options.steps == "updates":
             self._conclude()
         if not self._has_begun:
             self._begin_step()
@@ -253,6 +286,7 @@ class Recording:
         if skipped is not None:
             self._skipped = skipped.detach().clone()
         self._saw_update = True
+        self._updated_by.add(optimizer)
         self._hooks.end_loose_pass()
         self._end_update()
 
@@ -280,13 +314,16 @@ class Recording:
         self._hooks.finish(self._passes)
         used = [p for p in self._passes if p.reached and not p.late]
         used = [p for p in used if p.training] or used
+        used = used or [p for p in self._passes if p.asked and not p.late]
         late = [p for p in self._passes if p.late]
         others = [p for p in self._passes if p not in used and p not in late and p.training]
         self._passes = late
         for of in late:
             of.late = False
         if not self._gathering.processes:  # else ranks might disagree on which step this is
+            logged, self._logged = self._logged, {}  # it is of the update
             self._write_if_bad(parts_of([*self._left_out, *others], {}))
+            self._logged = logged
         self._left_out.clear()
         self._skipped = bool(self._skipped)
         self._parameters.drop_gradients_of_others()
@@ -294,6 +331,7 @@ class Recording:
             self._parameters.drop_updates()
         self._write_step(parts_of(used, self._parameters.vectors))
         self._has_ended = self._has_begun = False
+        self._updated_by.clear()
         self._skipped, self._scale = False, 1.0
         if late:
             self._begin_step()
@@ -336,13 +374,24 @@ class Recording:
                 row |= self._write_layers(self._writer, found)
             except Exception as error:  # what cannot be written costs no other step
                 self._guard.note(f"the layers of a step could not be written: {one_line(error)}")
-            row |= {name: _number(value) for name, value in self._logged.items()}
+            row |= {name: self._number(name, value) for name, value in self._logged.items()}
             if self._live:
                 self._live.send(self._writer.written, row)
             self._writer.state.notes = self._guard.notes or None
             self._writer.end_step(row)
         self._logged = {}
         self._step += 1
+
+    def _number(self, name: str, value: Any) -> float | None:
+        """A logged value as a number; anything with one entry will do."""
+        try:
+            return LOGGED[name](value.item() if hasattr(value, "item") else value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            if value is not None:
+                self._guard.note(
+                    f"log({name}=...): {type(value).__name__} is not read as one number"
+                )
+            return None
 
     def _write_layers(self, writer: RunWriter, found: Gathered | None) -> dict[str, float]:
         """Write the layers of a step; returns its loss scale, gradient norm, factor of clipping."""
@@ -372,12 +421,14 @@ class Recording:
         if self._is_closed:
             return
         self._is_closed = True
+        if not self._guard.is_own_process:
+            return  # the process that made the recording writes it
         if error is not None:  # the others may wait for this process instead of sending
             self._patience = LAST_SECONDS
         try:
             self._guard(self._end_last_step)()
         finally:
-            self._guard.is_active = False
+            self._guard.end()
             self._hooks.remove()
             if self._at_init:
                 self._at_init.remove()
@@ -394,7 +445,7 @@ class Recording:
             self._conclude()
         self._hooks.finish(self._passes)
         reached = [p for p in self._passes if p.reached]
-        if not self._saw_update and reached and self._parameters.have_changed():
+        if not self._saw_update and reached and self._parameters.are_updated_by_loop():
             self._parameters.after_update()  # a loop without an optimizer ends with an update
             self._conclude()
         elif self._step == self._options.first_step and self._passes:
@@ -411,7 +462,8 @@ class Recording:
     def _say_how_it_ended(self, error: BaseException | None) -> None:
         if not self._writer:
             return
-        failure = error or self._guard.error
+        failure = None if _is_regular(error) else error
+        failure = failure or self._guard.error
         is_empty = not (self._writer.recorded or self._options.first_step)
         if self._guard.error is None and (self._step or not is_empty):
             self._say_what_is_missing()
@@ -441,10 +493,7 @@ class Recording:
             self._guard.note(f"{self._steps_empty} recorded steps held no pass of the model")
 
 
-def _number(value: Any) -> float | bool | None:
-    """A logged value as a number; anything with one entry will do."""
-    try:
-        value = value.item() if hasattr(value, "item") else value
-        return value if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
+def _is_regular(error: BaseException | None) -> bool:
+    """Whether a loop ends so without having failed: ``sys.exit()``, a generator that is closed."""
+    is_exit = isinstance(error, SystemExit) and error.code in (None, 0)
+    return is_exit or isinstance(error, GeneratorExit)

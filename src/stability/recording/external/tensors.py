@@ -1,11 +1,13 @@
 """What can be measured of any tensor that a model returns or an optimizer updates."""
 
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 
@@ -38,6 +40,8 @@ def local(x: Tensor) -> Local:
     Raises:
         Unmeasurable: whole numbers, truth values, a tensor without data, or partial sums.
     """
+    if is_lazy(x):
+        raise Unmeasurable("it is not initialized")
     if not isinstance(x, DTensor):
         return Local(_dense(x.detach()))
     is_counted, split, later = True, set(), set()
@@ -119,5 +123,6 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     for leaf in (tree,) if isinstance(tree, Tensor) else tree_leaves(tree):
         if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
             yield leaf
-        elif not isinstance(leaf, Tensor) and hasattr(leaf, "__dataclass_fields__"):
-            yield from tensors_in([getattr(leaf, name) for name in leaf.__dataclass_fields__])
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            names = [f.name for f in fields(leaf)]
+            yield from tensors_in([getattr(leaf, name) for name in names if hasattr(leaf, name)])
