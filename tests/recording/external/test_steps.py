@@ -747,6 +747,26 @@ def test_a_gradient_scaler_is_divided_out_and_its_skips_are_seen(tmp_path, fused
     assert norms.grad_norm[0] == pytest.approx(steps(tmp_path / "plain").grad_norm[0], rel=1e-5)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_scaler_may_leave_out_the_update_of_one_of_two_optimizers(tmp_path, fused, first):
+    model, scaler = chain(), torch.amp.GradScaler("cpu", init_scale=64.0)
+    parts = [model.layers[:1], model.layers[1:]]
+    optimizers = [torch.optim.AdamW(part.parameters(), fused=fused) for part in parts]
+    with stability.record(model, tmp_path / "run", LAYERS):
+        for i in range(3):
+            scaler.scale(loss_of(model(batch(i)))).backward()
+            if i == 1:
+                model.layers[0].weight.grad[0, 0] = math.inf
+            for optimizer in optimizers if first else optimizers[::-1]:
+                scaler.step(optimizer)
+            scaler.update()
+            model.zero_grad()
+    assert steps(tmp_path / "run").skipped.tolist() == [False, True, False]
+    updates = rows(tmp_path / "run", kind="update").groupby("step").layer
+    assert [sorted(set(layers)) for _, layers in updates] == [[0, 1, 2], [1, 2], [0, 1, 2]]
+
+
 def test_gradients_are_those_before_clipping_and_both_norms_are_told(tmp_path):
     found = {}
     for name, limit in (("clipped", 1e-3), ("free", 1e9)):

@@ -188,9 +188,10 @@ class Parameters:
         """Forget the gradients: the loop has thrown them away."""
         self.vectors = {slot: v for slot, v in self.vectors.items() if slot[0] != "weight_grad"}
 
-    def drop_updates(self) -> None:
+    def drop_updates(self, only: Iterable[Key] | None = None) -> None:
         """Forget the changes: the update was left out."""
-        self.vectors = {slot: v for slot, v in self.vectors.items() if slot[0] != "update"}
+        for key in [*(self._by_key if only is None else only)]:
+            self.vectors.pop(("update", key), None)
 
     @torch.no_grad()
     def _measure(self, kind: str, tensors: Mapping[Key, Tensor]) -> None:

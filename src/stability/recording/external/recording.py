@@ -84,7 +84,9 @@ class Recording:
         self._has_begun = self._has_ended = self._saw_update = False
         self._updated_by: WeakSet[torch.optim.Optimizer] = WeakSet()
         """Optimizers that have stepped in the current step."""
-        self._skipped: bool | Tensor = False
+        self._skipped = False
+        self._found_inf: list[tuple[torch.optim.Optimizer, Tensor]] = []
+        """Of each optimizer whose kernel looks itself: > 0 if it has left the update out."""
         self._scale: float | Tensor = 1.0
         self._guard = Guard(processes.leave if processes else lambda: None)
         self._live = Live(sink, self._guard.note) if sink else None
@@ -284,7 +286,7 @@ class Recording:
         if self._options.records(self._step):
             self._parameters.after_update(self._parameters.of(optimizer))
         if skipped is not None:
-            self._skipped = skipped.detach().clone()
+            self._found_inf.append((optimizer, skipped.detach().clone()))
         self._saw_update = True
         self._updated_by.add(optimizer)
         self._hooks.end_loose_pass()
@@ -295,6 +297,7 @@ class Recording:
         self._skipped = True
         if by_loop:
             self._has_ended = True
+            self._parameters.drop_updates()
         else:
             self._end_update()
 
@@ -325,10 +328,11 @@ class Recording:
             self._write_if_bad(parts_of([*self._left_out, *others], {}))
             self._logged = logged
         self._left_out.clear()
-        self._skipped = bool(self._skipped)
         self._parameters.drop_gradients_of_others()
-        if self._skipped:
-            self._parameters.drop_updates()
+        for optimizer in [its for its, found in self._found_inf if found]:
+            self._skipped = True
+            self._parameters.drop_updates(self._parameters.of(optimizer))
+        self._found_inf.clear()
         self._write_step(parts_of(used, self._parameters.vectors))
         self._has_ended = self._has_begun = False
         self._updated_by.clear()
@@ -349,7 +353,7 @@ class Recording:
         """Write a step, of which this process measured these parts."""
         recorded = self._options.records(self._step)
         found = self._gathered(parts, self._patience) if recorded else None
-        self._write(found, skipped=bool(self._skipped))
+        self._write(found, skipped=self._skipped)
         self._parameters.vectors = {}
 
     def _gathered(self, parts: Parts, seconds: float | None) -> Gathered | None:
