@@ -105,6 +105,7 @@ def record(
 
     Args:
         model: any module. Record before it is compiled: hooks inside a compiled module do not fire.
+            ``fullgraph=True`` allows no hooks: torch refuses to compile a recorded model so.
         out: the run's folder; must not hold a run already.
         sites: ``gpt2``, ``llama``, ``bert``, ``t5``, ``vit``, ``torch``, ``auto``, or a pattern of
             module names, see `sites.matching`.

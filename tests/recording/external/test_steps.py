@@ -294,6 +294,26 @@ def test_a_pass_that_a_second_loss_reaches_after_the_gradients_were_cleared_coun
         assert_like(tmp_path / "run", [one], step)
 
 
+def test_gradients_that_the_loop_adds_up_by_hand_are_measured_and_said(tmp_path):
+    model = chain()
+    optimizer = sgd(model)
+    with (
+        pytest.warns(RuntimeWarning, match="set others before an update"),
+        stability.record(model, tmp_path / "run", LAYERS),
+    ):
+        total = [torch.zeros_like(p) for p in model.parameters()]
+        for i in range(3):
+            loss_of(model(batch(i))).backward()
+            for mine, p in zip(total, model.parameters(), strict=True):
+                mine += p.grad
+                p.grad = None
+        for mine, p in zip(total, model.parameters(), strict=True):
+            p.grad = mine
+        optimizer.step()
+    found = rows(tmp_path / "run", kind="weight_grad").rms
+    assert sorted(found) == pytest.approx(sorted(map(rms, total)), rel=1e-6)
+
+
 @pytest.mark.parametrize("to_none", [True, False])
 def test_a_pass_is_thrown_away_before_the_first_update_too(tmp_path, to_none):
     def work(model):

@@ -128,9 +128,22 @@ class Parameters:
             if "update" in self.kinds and key not in self._before:
                 self._before[key] = self._by_key[key].detach().clone()
 
-    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step with the gradients as they are now."""
+    def are_replaced(self) -> bool:
+        """Whether the loop has set another gradient than the one that the backward pass left."""
+        if self._probe is None or (grad := self._probe.parameter.grad) is None:
+            return False
+        return grad is not self._probe.grad
+
+    def before_update(self, optimizer: torch.optim.Optimizer, anew: bool = False) -> None:
+        """An optimizer is about to step with the gradients as they are now.
+
+        Args:
+            optimizer: that steps.
+            anew: whether they count in place of those that backward passes left.
+        """
         its = self.of(optimizer)
+        if anew:
+            self.drop_gradients()
         self._stepped.append(ref(optimizer))
         self._optimizer_of |= dict.fromkeys(its, ref(optimizer))
         self.measure_gradients(its)

@@ -82,6 +82,8 @@ class Recording:
         self._left_out: deque[Pass] = deque(maxlen=4)
         self._logged: dict[str, Any] = {}
         self._has_begun = self._has_ended = self._saw_update = False
+        self._has_cleared = False
+        """Whether the loop has cleared the gradients of a pass of the current step."""
         self._updated_by: WeakSet[torch.optim.Optimizer] = WeakSet()
         """Optimizers that have stepped in the current step."""
         self._skipped = False
@@ -223,6 +225,7 @@ class Recording:
         for of in thrown:
             of.reached = False  # another backward pass may come through it
         self._left_out.extend(thrown)
+        self._has_cleared = True
         self._parameters.drop_gradients()
 
     def begin_backward(self) -> None:
@@ -278,8 +281,14 @@ class Recording:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure the gradients that no backward pass of the step has shown, and their norm."""
+        is_by_hand = self._has_cleared and self._parameters.are_replaced()
+        if is_by_hand and self._left_out:
+            self._guard.note(
+                "the loop cleared gradients and set others before an update: "
+                "the passes before the last one are in no row"
+            )
         if self._options.records(self._step):
-            self._parameters.before_update(optimizer)
+            self._parameters.before_update(optimizer, anew=is_by_hand)
 
     def after_update(self, optimizer: torch.optim.Optimizer, skipped: Tensor | None) -> None:
         """Measure the update. The step ends, unless the loop itself says when."""
@@ -328,6 +337,7 @@ class Recording:
             self._write_if_bad(parts_of([*self._left_out, *others], {}))
             self._logged = logged
         self._left_out.clear()
+        self._has_cleared = False
         self._parameters.drop_gradients_of_others()
         for optimizer in [its for its, found in self._found_inf if found]:
             self._skipped = True
