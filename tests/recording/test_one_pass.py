@@ -114,3 +114,22 @@ def test_tensors_of_several_formats_and_of_no_entries_are_measured_together() ->
     tensors = [torch.ones(3), torch.ones(2, dtype=torch.bfloat16), torch.ones(0)]
     found = stats.measure_many(tensors)
     assert found[:, INDEX["numel"]].tolist() == [3, 2, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_tensors_are_copied_one_at_a_time(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model in 16 bits must not be copied to fp32 as a whole."""
+    copied = []
+    held = one_pass._held
+    monkeypatch.setattr(one_pass, "_held", lambda x: copied.append(x.numel()) or held(x))
+    sizes, call = [5, 7, 9], one_pass.measure_many
+    at_once = []
+    monkeypatch.setattr(one_pass, "measure_many", lambda x, y: at_once.append(len(x)) or call(x, y))
+    found = stats.measure_many([torch.ones(n, dtype=dtype) for n in sizes])
+    assert found[:, INDEX["numel"]].tolist() == copied == sizes
+    assert at_once == [1, 1, 1]
+    monkeypatch.setattr(one_pass, "LARGEST_COPY", 8)
+    assert not one_pass.is_able(torch.ones(9, dtype=dtype))
+    assert one_pass.is_able(torch.ones(9))

@@ -294,8 +294,7 @@ class Config:
     threads: int = knob(1, "CPU threads of one run", at_least(1, 1024), "threads")
     flush_subnormal: bool = knob(
         False,
-        "compute with 0 in place of subnormal numbers; many times faster on a CPU where gradients"
-        " underflow",
+        "compute with 0 in place of subnormal numbers; faster on a CPU where gradients underflow",
         FLAG,
     )
     compile: bool = knob(False, "torch.compile each block", FLAG)

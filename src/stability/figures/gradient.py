@@ -9,6 +9,7 @@ from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import variant
+from stability.results.statistics import SUBNORMAL
 from stability.results.stream import block_outputs, l2
 from stability.results.sweep_rows import SweepRows
 
@@ -78,18 +79,11 @@ def _rounding_errors(rows: SweepRows) -> list[str]:
     largest = shown[shown["absmax"] * eps > 1].sort_values("absmax", ascending=False)
     if largest.empty:
         return []
-    worst = rows.with_frame(largest).variants()
-    names = [variant(rows, row) or "all runs" for _, row in worst.iterrows()]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     top = largest["absmax"].iloc[0]
     return [
-        f"{'; '.join(names[:MAX_NAMED])}{more}: scores of attention up to {top:.0e}; "
+        f"{_variants(rows, largest)}: scores of attention up to {top:.0e}; "
         "beyond 1/eps the gradient of a fused kernel is rounding error (see model.attention)"
     ]
-
-
-SUBNORMAL = 0.01
-"""Share of subnormal entries from which on the figure says so."""
 
 
 def _subnormal_numbers(rows: SweepRows) -> list[str]:
@@ -102,15 +96,20 @@ def _subnormal_numbers(rows: SweepRows) -> list[str]:
     grads = grads[grads["share"] > SUBNORMAL].sort_values("share", ascending=False)
     if grads.empty:
         return []
-    worst = rows.with_frame(grads).variants()
-    names = [variant(rows, row) or "all runs" for _, row in worst.iterrows()]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     top = grads.iloc[0]
     return [
-        f"{'; '.join(names[:MAX_NAMED])}{more}: up to {top['share']:.0%} of a gradient's entries "
+        f"{_variants(rows, grads)}: up to {top['share']:.0%} of a gradient's entries "
         f"(step {top['step']}, block {top['l']:.0f}) are subnormal, below the smallest normal "
-        "number: there they have fewer digits, and a CPU computes many times slower"
+        "number of the format: they have fewer digits, and can slow a CPU down"
     ]
+
+
+def _variants(rows: SweepRows, some: pd.DataFrame) -> str:
+    """The variants of some of the rows, as many by name as there is room for."""
+    found = rows.with_frame(some).variants()
+    names = [variant(rows, row) or "all runs" for _, row in found.iterrows()]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{'; '.join(names[:MAX_NAMED])}{more}"
 
 
 @drawn

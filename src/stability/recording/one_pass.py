@@ -34,6 +34,10 @@ WIDEST = 1e140
 """An fp64 tensor is measured if its largest magnitude lies between 1/WIDEST and WIDEST."""
 
 
+LARGEST_COPY = 1 << 24
+"""Entries of the largest 16-bit tensor that is copied to fp32."""
+
+
 def is_able(x: Tensor) -> bool:
     """Whether a tensor can be read here; False inside a compiled graph."""
     return (
@@ -45,6 +49,7 @@ def is_able(x: Tensor) -> bool:
         and x.layout == torch.strided
         and not x.is_neg()  # its memory holds the negated numbers
         and x.numel() > 0
+        and (x.dtype.itemsize >= 4 or x.numel() <= LARGEST_COPY)
         and x.data_ptr() != 0  # FSDP frees the memory of parameters between their uses
     )
 

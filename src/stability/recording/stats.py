@@ -179,6 +179,10 @@ def measure_many(tensors: Sequence[Tensor], minus: Sequence[Tensor] | None = Non
     """
     if not tensors:
         return torch.empty(0, len(FIELDS))
+    if len(tensors) > 1 and tensors[0].dtype.itemsize < 4:  # one copy to fp32 at a time
+        if minus is None:
+            return torch.cat([measure_many([x]) for x in tensors])
+        return torch.cat([measure_many([x], [y]) for x, y in zip(tensors, minus, strict=True)])
     every = [*tensors, *(minus or ())]
     if len({x.dtype for x in every}) > 1 or not all(map(one_pass.is_able, every)):
         return _measure_groups(_differences(tensors, minus))

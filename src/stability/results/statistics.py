@@ -206,6 +206,9 @@ FIELDS = (
 )
 """In the order of the table's columns."""
 
+SUBNORMAL = 0.01
+"""Share of subnormal entries in a gradient from which on the user is told."""
+
 COUNTS = tuple(f.name for f in FIELDS if f.is_count and f.of == "entries")
 VALUES = tuple(f.name for f in FIELDS if not f.is_count and f.of == "entries")
 """What every tensor has; the vector begins with it: the counts, then the values."""

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stability.results.schema import LOG_FILE, RUN_FILE
+from stability.results.statistics import SUBNORMAL
 from stability.sweep import resume
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
@@ -29,9 +30,6 @@ COLUMNS = {
     "final_loss": "training\nloss",
 }
 """Columns of the final table, as many as there is room for; docs/data.md defines them."""
-
-SUBNORMAL = 0.01
-"""Share of subnormal entries in a gradient from which on the user is told."""
 
 NUMBER_WIDTH, STATUS_WIDTH = 11, 13
 """Characters of a column of numbers and of the status, with the space beside it."""
@@ -77,8 +75,9 @@ def conclude(
         from stability.results import index  # pandas: not needed before
 
         found = index.index(sweep)
-        console.print(_table(cells, found.runs.set_index("run"), ends, console.width))
-        for line in _slowed(cells, found.runs.set_index("run")):
+        runs = found.runs.set_index("run")
+        console.print(_table(cells, runs, ends, console.width))
+        for line in _slowed(cells, runs):
             console.print(line, soft_wrap=True, highlight=False)
         for reason in found.damaged.values():
             console.print(f"{escape(reason)}; delete its folder to run it again")
@@ -125,18 +124,23 @@ def _table(cells: Sequence[Cell], runs: Any, ends: Mapping[str, RunEnd], width: 
 
 
 def _slowed(cells: Sequence[Cell], runs: Any) -> list[str]:
-    """What to say of runs on a CPU whose gradients held subnormal numbers."""
+    """What to say of runs on a CPU whose gradients held subnormal numbers.
+
+    Those of fp16 are normal numbers in fp32, in which a CPU computes.
+    """
     shares = {
         cell.title: runs.loc[cell.run, "grad_subnormal"] or 0.0  # None: no gradient was recorded
         for cell in cells
-        if cell.run in runs.index and str(runs.loc[cell.run, "device"]).startswith("cpu")
+        if cell.run in runs.index
+        and str(runs.loc[cell.run, "device"]).startswith("cpu")
+        and not cell.config.dtype.endswith("fp16")
     }
     named = [f"{name} {share:.0%}" for name, share in shares.items() if share > SUBNORMAL]
     if not named:
         return []
     return [
-        f"subnormal numbers in gradients, at most: {escape(', '.join(named))}; a CPU multiplies"
-        " them many times slower. flush_subnormal=true computes with 0 instead."
+        f"Gradients hold subnormal numbers (largest share: {escape(', '.join(named))}). They can"
+        " slow a CPU down several times. flush_subnormal=true computes with 0 in their place."
     ]
 
 
