@@ -1,6 +1,6 @@
 """Leaves what the theory needs of a recorded model: the GPT that it equals, its first tokens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from stability.config.names import BLOCK
 from stability.recording.external.equal_gpt import FAMILIES, Differs, embedded, equal_gpt
 from stability.recording.external.guard import Guard
-from stability.recording.external.module_hooks import ModuleHooks
+from stability.recording.external.module_hooks import ModuleHooks, eager
 from stability.recording.external.passes import is_transformed
 from stability.recording.external.sites import Sites
 from stability.recording.external.tensors import tensors_in
@@ -53,8 +53,8 @@ class AtInit:
         for name, (layer, sublayer) in sites.places.items():
             if layer == 0 and sublayer in PARTS:
                 hook = guard(partial(self._after_part, sublayer))
-                self._hooks.after(model.get_submodule(name), _eager(hook))
-        self._hooks.after(model, _eager(guard(self._after_model)))
+                self._hooks.after(model.get_submodule(name), eager(hook))
+        self._hooks.after(model, eager(guard(self._after_model)))
 
     def remove(self) -> None:
         """Remove the hook, if it is still there."""
@@ -103,10 +103,6 @@ def is_pre_norm(first: Mapping[str, tuple[Tensor, Tensor]], x: Tensor) -> bool:
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).norm() <= ROUNDING * b.norm())
-
-
-def _eager(hook: Callable[..., None]) -> Callable[..., None]:
-    return torch._disable_dynamo(hook)  # type: ignore[attr-defined]
 
 
 def _tokens(args: Any, kwargs: dict[str, Any]) -> Tensor | None:

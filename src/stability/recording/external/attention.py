@@ -23,7 +23,7 @@ from stability.recording.external.logits import (
     of_queries_and_keys,
     of_softmax,
 )
-from stability.recording.external.module_hooks import ModuleHooks
+from stability.recording.external.module_hooks import ModuleHooks, eager
 
 Vectors = dict[str, Tensor]
 """Statistics by the name of the site."""
@@ -114,7 +114,7 @@ class AttentionHooks:
         for module in modules:
             inside = [m for m in module.modules() if isinstance(m, nn.MultiheadAttention)]
             for one in inside:
-                hook = torch._disable_dynamo(guard(partial(self._compute, module)))  # type: ignore[attr-defined]
+                hook = eager(guard(partial(self._compute, module)))
                 hooks.after(one, hook)
             if not inside:
                 hooks.before(module, self._before)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 _PLACES = (
@@ -24,6 +25,11 @@ _PLACES = (
 
 _ids: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 """Ids of the hooks of all recordings, by module."""
+
+
+def eager(hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook, kept out of compiled graphs."""
+    return torch._disable_dynamo(hook)  # type: ignore[attr-defined]
 
 
 class ModuleHooks:

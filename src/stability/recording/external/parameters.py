@@ -153,11 +153,10 @@ class Parameters:
         if not counted:
             return
         before = torch.stack([self.vectors["weight_grad", key] for key in counted])
-        grads_now = [*counted.values()]
-        dtype = reduce(torch.promote_types, {g.dtype for g in grads_now}, torch.float32)
-        norms = torch._foreach_norm(
-            grads_now, dtype=dtype
-        )  # a 16-bit norm is rounded, or overflows
+        found = [*counted.values()]
+        # In at least fp32: a 16-bit norm is rounded, or overflows.
+        dtype = reduce(torch.promote_types, {g.dtype for g in found}, torch.float32)
+        norms = torch._foreach_norm(found, dtype=dtype)
         square = torch.stack(norms).double().square().sum()
         scale = getattr(optimizer, "grad_scale", None)  # a fused kernel divides it out itself
         square = square if scale is None else square / scale**2

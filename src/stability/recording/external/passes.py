@@ -18,7 +18,7 @@ from stability.recording import stats
 from stability.recording.external import backward
 from stability.recording.external.attention import AttentionHooks
 from stability.recording.external.guard import Guard
-from stability.recording.external.module_hooks import ModuleHooks
+from stability.recording.external.module_hooks import ModuleHooks, eager
 from stability.recording.external.options import Options
 from stability.recording.external.tensors import (
     Unmeasurable,
@@ -158,14 +158,14 @@ class PassHooks:
         self.autocast: torch.dtype | None = None
         """The format of autocast in the pass last measured, None without autocast."""
         self._modules = ModuleHooks()
-        self._modules.before(model, _eager(guard(self._before_model)))
-        self._modules.after(model, _eager(guard(self._after_model)), always=True)
+        self._modules.before(model, eager(guard(self._before_model)))
+        self._modules.after(model, eager(guard(self._after_model)), always=True)
         self._places = dict(attention) if "act" in self.kinds else {}
         self._attention = AttentionHooks(
             self._places, self._modules, self._is_measuring, options.heads, guard
         )
         for module in self.sites:
-            self._modules.after(module, _eager(guard(self._after_site)))
+            self._modules.after(module, eager(guard(self._after_site)))
 
     @property
     def silent(self) -> list[Key]:
@@ -380,11 +380,6 @@ class PassHooks:
         if axis in mine.later:
             vector[stats.FIRST_SHARE] = 0.0  # another process holds position 0
         return vector, None if x.ndim - 1 in mine.split else token_rms
-
-
-def _eager(hook: Callable[..., None]) -> Callable[..., None]:
-    """The hook, kept out of compiled graphs."""
-    return torch._disable_dynamo(hook)  # type: ignore[attr-defined]
 
 
 def is_transformed() -> bool:
