@@ -109,8 +109,8 @@ def test_a_framework_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     assert export.main([str(sweep), "--to", to]) == 2
-    said = capsys.readouterr().err
-    assert said == f"stability.export: --to {to}: is not installed; pip install 'stability[{to}]'\n"
+    said, cure = capsys.readouterr().err, f"pip install 'gradient-stability[{to}]'"
+    assert said == f"stability.export: --to {to}: is not installed; {cure}\n"
     assert not (sweep / to).exists()
 
 

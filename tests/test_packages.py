@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stability.__main__ import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "stability"
 DESIGN = (ROOT / "docs" / "design.md").read_text()
@@ -106,8 +108,7 @@ assert callable(stability.load) and "torch" not in sys.modules
 
 
 def test_every_command_is_a_module_that_can_be_run():
-    names = ("run", "plot", "claims", "theory", "replay", "bench", "compare", "export", "work")
-    for name in (*names, "status"):
+    for name in COMMANDS:
         found = importlib.util.find_spec(f"stability.{name}")
         assert found is not None
         main = Path(str(found.origin))
@@ -143,7 +144,7 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"pip install 'stability[{extra}]'" in done.stdout
+    assert f"pip install 'gradient-stability[{extra}]'" in done.stdout
 
 
 def test_an_adapter_is_found_without_an_import_of_its_own():

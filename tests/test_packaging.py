@@ -9,6 +9,10 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
+
+from stability.__main__ import COMMANDS
+from stability.shell import DISTRIBUTION
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -34,7 +38,7 @@ def test_a_wheel_carries_every_config_and_experiment(wheel, folder):
 def test_a_wheel_is_typed_and_carries_nothing_else(wheel):
     names = wheel.namelist()
     assert "stability/py.typed" in names
-    assert {n.split("/")[0].split("-")[0] for n in names} == {"stability"}
+    assert {n.split("/")[0].split("-")[0] for n in names} == {"stability", "gradient_stability"}
 
 
 def test_commands_are_installed(wheel):
@@ -52,10 +56,24 @@ def test_every_dependency_has_an_exact_release_in_the_constraints():
     pinned = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)
     needed = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
-    assert {bare(n) for n in needed} - {"stability"} <= {bare(line) for line in pinned}
+    assert {bare(n) for n in needed} - {"gradient-stability"} <= {bare(line) for line in pinned}
 
 
 def test_what_develops_and_tests_installs_every_extra():
     extras = set(PROJECT["optional-dependencies"]) - {"dev"}
-    (own,) = [n for n in PROJECT["optional-dependencies"]["dev"] if n.startswith("stability[")]
-    assert set(own.removeprefix("stability[").removesuffix("]").split(",")) == extras
+    own = f"{PROJECT['name']}["
+    (needed,) = [n for n in PROJECT["optional-dependencies"]["dev"] if n.startswith(own)]
+    assert set(needed.removeprefix(own).removesuffix("]").split(",")) == extras
+
+
+def test_every_command_has_a_script():
+    assert {f"stability-{name}" for name in COMMANDS} | {"stability"} == set(PROJECT["scripts"])
+
+
+def test_the_version_and_the_licence_are_said_alike(wheel):
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    released = f"## {PROJECT['version']} ({citation['date-released']})"
+    assert released in (ROOT / "CHANGELOG.md").read_text()
+    assert PROJECT["name"] == DISTRIBUTION
+    assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())

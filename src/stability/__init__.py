@@ -32,9 +32,9 @@ else:
         if name in _WHERE:
             return getattr(import_module(_WHERE[name]), name)
         if name == "__version__":
-            from importlib.metadata import version  # slow: every command would pay for it
+            from stability.shell import package_version
 
-            return version("stability")
+            return package_version()
         raise AttributeError(f"module 'stability' has no attribute {name!r}")
 
     def __dir__():

@@ -2,7 +2,7 @@
 
 Of each run: the numbers of `results.curated` by step, and two maps, layers by steps, of the
 variance of the residual stream and of the norm of its gradient. Needs the extra of the same name:
-``pip install 'stability[tensorboard]'`` or ``'stability[wandb]'``.
+``pip install 'gradient-stability[tensorboard]'`` or ``'gradient-stability[wandb]'``.
 """
 
 import argparse
@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Export every run below a path; 0, or 2 after a line that says why not."""
     args = _parser().parse_args(argv)
     if find_spec(args.to) is None:
-        return _refuse(f"--to {args.to}: is not installed; pip install 'stability[{args.to}]'")
+        cure = f"pip install 'gradient-stability[{args.to}]'"
+        return _refuse(f"--to {args.to}: is not installed; {cure}")
     try:
         found = sweeps(args.path)
         for sweep, folders in found.items():

@@ -21,7 +21,9 @@ try:
         TrainingArguments,
     )
 except ImportError as error:
-    raise ImportError("stability.hf needs transformers: pip install 'stability[hf]'") from error
+    raise ImportError(
+        "stability.hf needs transformers: pip install 'gradient-stability[hf]'"
+    ) from error
 
 from stability.recording.external.recording import Recording
 from stability.recording.record import Arguments, check, record

@@ -13,7 +13,7 @@ import torch
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
-    reason = "stability.lightning needs lightning: pip install 'stability[lightning]'"
+    reason = "stability.lightning needs lightning: pip install 'gradient-stability[lightning]'"
     raise ImportError(reason) from error
 
 from stability.recording.external.recording import Recording

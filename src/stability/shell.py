@@ -19,6 +19,9 @@ BROKEN_PIPE = 141
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT."""
 
+DISTRIBUTION = "gradient-stability"
+"""The name that pip knows; on the package index ``stability`` is another project."""
+
 STACK = 96 << 20
 """Bytes of stack, more than autograd needs to free the graph of the deepest net, call in call.
 
@@ -52,11 +55,16 @@ def quiet_exit(main: Callable[P, Code]) -> Callable[P, Code | int]:
     return inner
 
 
-def version_text() -> str:
-    """What ``--version`` of every command prints."""
+def package_version() -> str:
+    """The version of this package."""
     from importlib.metadata import version  # slow to import, and commands start with this file
 
-    return f"stability {version('stability')}"
+    return version(DISTRIBUTION)
+
+
+def version_text() -> str:
+    """What ``--version`` of every command prints."""
+    return f"stability {package_version()}"
 
 
 class ShowVersion(argparse.Action):

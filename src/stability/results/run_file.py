@@ -17,6 +17,7 @@ from typing import Any
 
 from stability.results.atomic import write_json
 from stability.results.schema import FORMAT, LEARNED_MARGIN, RUN_FILE, STATUSES
+from stability.shell import package_version
 
 
 def described(doc: str, default: Any = None) -> Any:
@@ -135,8 +136,8 @@ def command() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    packages = {name: version(name) for name in ("torch", "numpy", "stability")}
-    return {"python": platform.python_version(), **packages}
+    packages = {name: version(name) for name in ("torch", "numpy")}
+    return {"python": platform.python_version(), **packages, "stability": package_version()}
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,6 @@
 """A figure on disk: PDF and PNG, the numbers it draws (csv), and what it was made from (json)."""
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ from stability.figures.drawing.style import styled
 from stability.results import atomic
 from stability.results.atomic import Unreadable
 from stability.results.sweep_rows import SweepRows
+from stability.shell import package_version, version_text
 
 
 def origin(command: str, module: ModuleType, sweep: SweepRows) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def origin(command: str, module: ModuleType, sweep: SweepRows) -> dict[str, Any]
         "title": module.__doc__.splitlines()[0].rstrip("."),
         "figure": module.__name__.rpartition(".")[2],
         "command": command,
-        "stability": version("stability"),
+        "stability": package_version(),
         "git": sorted({_revision(r) for r in runs.to_dict("records")} - {""}),
         "runs": sorted(runs["run"]),
         "seeds": int(runs["seed"].nunique()),
@@ -55,13 +55,13 @@ def save(
             "Title": facts["title"],
             "Subject": facts["command"],
             "Keywords": text,
-            "Creator": f"stability {version('stability')}",
+            "Creator": version_text(),
             "CreationDate": None,  # the same runs give the same bytes
         },
         "png": {
             "Title": facts["title"],
             "Description": text,
-            "Software": f"stability {version('stability')}",
+            "Software": version_text(),
         },
     }
     try:
