@@ -212,14 +212,25 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not list(tmp_path.glob("*/figures/*.p*"))
 
 
-@pytest.mark.parametrize("words", [["--format", "svg"], ["--width", "4"], ["--at", "x"], ["--no"]])
-def test_unknown_words_are_refused_with_what_is_legal(
-    sweep: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+UNKNOWN = {
+    "--format gif": "gif",
+    "--width 4": "3.25, 5.5, 6.75",
+    "--at x": "invalid int value: 'x'",
+    "--no": "--no: no such option",
+    "--figures variance loss": "loss: several names are one word: A,B",
+}
+
+
+@pytest.mark.parametrize("words", UNKNOWN)
+def test_unknown_words_are_refused_in_a_line(
+    sweep: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main([str(sweep), *words])
+        main([str(sweep), *words.split()])
     assert stopped.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("stability.plot: ") and error.count("\n") == 1
+    assert UNKNOWN[words] in error
 
 
 def test_plotting_needs_neither_torch_nor_hydra(sweep: Path) -> None:

@@ -3,12 +3,12 @@
 ``stability run norm=pre`` is ``python -m stability.run norm=pre``.
 """
 
-import difflib
 import runpy
 import sys
 from collections.abc import Sequence
 
 from stability import shell
+from stability.config.suggestions import must_be_one_of
 
 COMMANDS = {
     "run": "train one run or a sweep, and record every layer",
@@ -42,12 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     elif name in ("--help", "-h", "help"):
         print(_text())
     else:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        print(
-            f"stability: {name!r} is no command"
-            + (f"; did you mean {close[0]!r}?" if close else f"; legal: {', '.join(COMMANDS)}"),
-            file=sys.stderr,
-        )
+        print(f"stability: {name}: {must_be_one_of(name, list(COMMANDS))}", file=sys.stderr)
         return BAD_INPUT
     return 0
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from stability import figures, shell
+from stability.config.suggestions import must_be_one_of
 from stability.figures.drawing.files import origin, save
 from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import WIDTHS
@@ -118,7 +119,7 @@ def _wanted(names: str | None) -> dict[str, ModuleType]:
         return known
     for name in names.split(","):
         if name not in known:
-            raise Unreadable(f"--figures {name}: must be one of {', '.join(known)}")
+            raise Unreadable(f"--figures {name}: {must_be_one_of(name, list(known))}")
     return {name: known[name] for name in names.split(",")}
 
 

@@ -78,11 +78,28 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses in one line, and has options by their full names."""
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            hint = (
+                "no such option" if rest[0].startswith("-") else "several names are one word: A,B"
+            )
+            self.error(f"{' '.join(rest)}: {hint}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        name = self.prog.removeprefix("python -m ")
+        self.exit(2, f"{name}: {message} (--help explains the command)\n")
+
+
 def command_parser(module: str, description: str | None) -> argparse.ArgumentParser:
     """The parser of ``python -m stability.<module>``: options by their full names, --version."""
-    parser = argparse.ArgumentParser(
-        f"python -m stability.{module}", allow_abbrev=False, description=description
-    )
+    parser = Parser(f"python -m stability.{module}", allow_abbrev=False, description=description)
     parser.add_argument("--version", action=ShowVersion)
     return parser
 

@@ -130,9 +130,13 @@ WRONG: list[tuple[str, Any, str]] = [
     ("compile", 1, "true or false"),
     ("out", ["a"], "a word"),
     ("claim", 3, "a group of keys, {key: value}"),
-    ("record.kinds", "act", KNOBS["record.kinds"].legal.text),
+    (
+        "record.kinds",
+        "act",
+        f"{KNOBS['record.kinds'].legal.text}; a list of one is written record.kinds=[act]",
+    ),
     ("optimizer.betas", 0.9, KNOBS["optimizer.betas"].legal.text),
-    ("allow", "module", "a list, [a,b,...]"),
+    ("allow", "module", "a list, [a,b,...]; a list of one is written allow=[module]"),
     ("allow", [["a"]], "a list, each value a word"),
 ]
 

@@ -22,6 +22,7 @@ from stability.claims.sweep_data import SweepData
 from stability.claims.verdict import NOT_MEASURED
 from stability.claims.yaml_types import BadClaim
 from stability.config import folders, instantiate
+from stability.config.suggestions import must_be_one_of
 from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import styled
 from stability.results import atomic
@@ -122,7 +123,7 @@ def _wanted(known: Sequence[Claim], names: str | None, stage: str | None) -> lis
     asked = names.replace("_", "-").split(",")
     for name in asked:
         if name not in by_name:
-            raise BadClaim(f"--claims {name}: must be one of {', '.join(by_name)}")
+            raise BadClaim(f"--claims {name}: {must_be_one_of(name, list(by_name))}")
         if stage not in (None, by_name[name].stage):
             raise BadClaim(
                 f"--claims {name}: is a claim about {by_name[name].stage}, not --stage {stage}"

@@ -16,11 +16,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from stability.cli.overrides import Assignment
-from stability.cli.refusal_text import Refused, one_of
+from stability.cli.refusal_text import Refused
 from stability.config import folders
 from stability.config.identity import dotted
 from stability.config.knobs import GROUPS, Config, ConfigError, unknown
 from stability.config.ranges import spelled
+from stability.config.suggestions import must_be_one_of
 
 
 @contextmanager
@@ -101,7 +102,7 @@ def plain(config: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
         raise unknown("choices", config.choices)
     for group in GROUPS:
         if not isinstance(choices.get(group), str):
-            legal = one_of("", folders.options(group))
+            legal = must_be_one_of("", folders.options(group))
             raise ConfigError(group, spelled(choices.get(group)), legal)
     made = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     return {**made, "choices": {group: choices[group] for group in GROUPS}}  # type: ignore[dict-item]

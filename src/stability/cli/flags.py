@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from stability.cli.refusal_text import Refused
-from stability.config.knobs import ConfigError
+from stability.config.knobs import GROUPS, KNOBS, ConfigError
 
 
 @dataclass
@@ -32,6 +32,15 @@ class _Parser(argparse.ArgumentParser):
         raise Refused("command line", message)
 
 
+def _unknown(words: Sequence[str]) -> str:
+    """Why words that begin with a dash are refused."""
+    name = words[0].lstrip("-").partition("=")[0]
+    for key in (*GROUPS, *KNOBS):
+        if key.rpartition(".")[2] == name:
+            return f"{words[0]}: keys have no dashes; say {key}=VALUE"
+    return f"unrecognized arguments: {' '.join(words)}"
+
+
 def parse(words: Sequence[str]) -> Flags:
     """Split a command line.
 
@@ -49,7 +58,7 @@ def parse(words: Sequence[str]) -> Flags:
     flags = Flags()
     _, flags.words = parser.parse_known_args(words, namespace=flags)
     if unknown := [word for word in flags.words if word.startswith("-")]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.error(_unknown(unknown))
     for folder in flags.config_dirs:
         if not folder.is_dir():
             raise ConfigError("--config-dir", folder, "is not a folder")

@@ -20,12 +20,12 @@ from rich.console import Console
 from stability.cli.compose import Composer, plain, quoted, refusing_hydra_errors
 from stability.cli.overrides import LAUNCHER
 from stability.cli.plan import Request
-from stability.cli.refusal_text import one_of
 from stability.config import folders, instantiate
 from stability.config.identity import digest, dotted, identity
 from stability.config.knobs import ConfigError
 from stability.config.ranges import spelled
 from stability.config.rules import validate
+from stability.config.suggestions import must_be_one_of
 from stability.parts import data
 from stability.results.run_file import one_line
 from stability.sweep import lock, resume, worker
@@ -56,7 +56,7 @@ def config_of(request: Request, composer: Composer) -> DictConfig | None:
     if name == PROCS:
         return None
     if name not in (known := names(composer)):
-        raise ConfigError(LAUNCHER, name, one_of(name, known))
+        raise ConfigError(LAUNCHER, name, must_be_one_of(name, known))
     config = composer.with_hydra([setting.word for setting in request.launcher.values()])
     _refuse_targets(config.hydra.launcher)
     return config

@@ -15,10 +15,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString, Transformer
 from hydra.errors import HydraException
 
-from stability.cli.refusal_text import Refused, one_of
+from stability.cli.refusal_text import Refused
 from stability.config import folders
 from stability.config.knobs import GROUPS, KNOBS, ConfigError, Knob, unknown
 from stability.config.ranges import spelled
+from stability.config.suggestions import must_be_one_of
 
 LAUNCHER = "hydra/launcher"
 OPTION_KEYS = (*GROUPS, "experiments", LAUNCHER)
@@ -99,9 +100,26 @@ def _setting(word: str, config_dirs: Sequence[Path]) -> Setting:
     for value, _ in values:
         no_experiment = key == "experiments" and value is None
         if names is not None and spelled(value) not in names and not no_experiment:
-            raise Refused(word, one_of(spelled(value), names))
+            raise Refused(word, _no_name(key, value, names))
     made = tuple(Assignment(key, value, text, adds) for value, text in values)
     return Setting(word, key, typed, swept, made)
+
+
+def _no_name(key: str, value: object, names: Sequence[str]) -> str:
+    """Why a value names no option."""
+    if isinstance(value, list):
+        return f"a grid is written without brackets: {key}={spelled(value)[1:-1]}"
+    return must_be_one_of(spelled(value), names)
+
+
+def _unreadable(word: str) -> str:
+    """Why a word is no KEY=VALUE, in terms of what was probably meant."""
+    key, equals, value = word.partition("=")
+    if not equals:
+        return f"is no KEY=VALUE; {'--help lists every key' if key == 'help' else 'say KEY=VALUE'}"
+    if value.endswith(","):
+        return f"ends in a comma; say {key}=A,B without spaces"
+    return "cannot be read; say KEY=VALUE, special characters as KEY=\"'...'\""
 
 
 def _parsed(word: str) -> Override:
@@ -110,7 +128,7 @@ def _parsed(word: str) -> Override:
     except (HydraException, RecursionError):
         override = None
     if override is None or not override.key_or_group:
-        raise Refused(word, "cannot be read; say KEY=VALUE, special characters as KEY=\"'...'\"")
+        raise Refused(word, _unreadable(word))
     if override.is_delete():
         raise Refused(word, "keys cannot be deleted")
     return override

@@ -1,8 +1,5 @@
 """Bad input in one or two lines: the key, the value, and what is legal. Needs no hydra."""
 
-import difflib
-from collections.abc import Sequence
-
 from stability.config.knobs import ConfigError
 from stability.results.atomic import Unreadable
 
@@ -27,9 +24,3 @@ def explain(error: BaseException) -> str:
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     half = MAX_LENGTH // 2
     return text if len(text) <= MAX_LENGTH else f"{text[:half]} ... {text[-half:]}"
-
-
-def one_of(value: str, names: Sequence[str]) -> str:
-    """The names that are legal, and which of them may have been meant."""
-    near = difflib.get_close_matches(value, names, n=1)
-    return f"must be one of {', '.join(names)}" + (f"; did you mean {near[0]}?" if near else "")

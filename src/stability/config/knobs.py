@@ -5,7 +5,6 @@ The yaml files of `conf/` choose values; the defaults are here and nowhere else.
 """
 
 import copy
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
@@ -29,6 +28,7 @@ from stability.config.ranges import (
     typed,
     whole,
 )
+from stability.config.suggestions import near
 
 GROUPS = ("norm", "norm_type", "init", "activation", "optimizer", "model", "data")
 """Config groups: each option is one yaml in a folder of `conf/`."""
@@ -403,6 +403,13 @@ def _typed(key: str, value: Any, spec: Field[Any]) -> Any:
         is_list = any(get_origin(kind) is list for kind in (spec.type, *get_args(spec.type)))
         words = [legal] if legal and is_list else [str(error), legal]
         wanted = ", ".join(dict.fromkeys(filter(None, words)))
+        if is_list and isinstance(value, str):
+            wanted += f"; a list of one is written {key}=[{value}]"
+        elif isinstance(value, str) and re.fullmatch(r"\d+(\.\.|-|:)\d+", value):
+            first, last = re.findall(r"\d+", value)
+            wanted += f"; a range is written {key}=range({first},{int(last) + 1})"
+        elif isinstance(value, list) and not is_list and spec.metadata["identity"]:
+            wanted += f"; a grid is written without brackets: {key}={spelled(value)[1:-1]}"
         raise ConfigError(key, spelled(value), f"must be {wanted}") from error
 
 
@@ -436,11 +443,11 @@ def unknown(key: str, value: object) -> ConfigError:
     """The refusal of a key that does not exist: names those that look like it."""
     if key in RENAMED:
         return ConfigError(key, value, f"is now called {RENAMED[key]}")
-    keys = (*GROUPS, *KNOBS)
+    keys = (*GROUPS, *KNOBS, "experiments")
     last = key.rpartition(".")[2]
-    near = [k for k in keys if k.rpartition(".")[2] == last]
-    near += [k for k in difflib.get_close_matches(key, keys) if k not in near]
-    meant = f"did you mean {', '.join(near[:3])}?" if near else "--help lists every key"
+    same = [k for k in keys if k.rpartition(".")[2] == last]
+    found = list(dict.fromkeys([*same, *near(key, keys, count=3)]))[:3]
+    meant = f"did you mean {', '.join(found)}?" if found else "--help lists every key"
     return ConfigError(key, value, f"unknown key; {meant}")
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
+from stability.config.suggestions import meant
+
 WORDS = {
     int: "a whole number",
     float: "a number",
@@ -58,6 +60,13 @@ class Legal(NamedTuple):
 
     text: str
     test: Callable[[Any], bool]
+    names: tuple[str, ...] = ()
+    """The legal words, where there are only some."""
+
+    def refusal(self, value: object) -> str:
+        """Why a value is refused: what is legal, and what was probably meant."""
+        hint = meant(spelled(value), self.names)
+        return f"must be {self.text}" + (f"; {hint}" if hint else "")
 
 
 def _number(value: object) -> bool:
@@ -78,7 +87,8 @@ def fraction() -> Legal:
 
 
 def one_of(*names: object) -> Legal:
-    return Legal("one of " + ", ".join(map(str, names)), lambda v: v in names)
+    words = tuple(map(str, names))
+    return Legal("one of " + ", ".join(words), lambda v: v in names, words)
 
 
 def subset(names: tuple[str, ...], empty: bool = False) -> Legal:

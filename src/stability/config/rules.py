@@ -27,7 +27,7 @@ def validate(plain: Mapping[str, Any]) -> Config:
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ConfigError(key, value, "must fit into 64 bits")
         if not knob.legal.test(value):
-            raise ConfigError(key, spelled(value), f"must be {knob.legal.text}")
+            raise ConfigError(key, spelled(value), knob.legal.refusal(value))
     for group in GROUPS:
         option = getattr(config, group)
         if isinstance(option, OptionConfig) and "_target_" not in option.build:

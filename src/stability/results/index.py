@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stability.config.suggestions import meant
 from stability.results import atomic, integrity
 from stability.results import parquet as tables
 from stability.results.atomic import Unreadable
@@ -40,6 +41,13 @@ class RunIndex(NamedTuple):
     """Folder of each run that cannot be read -> the reason."""
 
 
+def _meant(path: Path) -> str:
+    """The folder beside a missing one that was probably meant."""
+    beside = {str(p) for p in path.parent.glob("*") if p.is_dir()}
+    hint = meant(str(path), sorted(beside))
+    return f"; {hint}" if hint else ""
+
+
 def sweeps(path: str | Path) -> dict[Path, list[Path]]:
     """Sweep folder -> its run folders, for all sweeps at or below a path.
 
@@ -54,7 +62,8 @@ def sweeps(path: str | Path) -> dict[Path, list[Path]]:
     except (OSError, ValueError) as error:  # a name that the system does not take
         reason = f"cannot be a folder ({getattr(error, 'strerror', None) or error})"
     if reason:
-        raise Unreadable(f"{path}: {reason}")
+        hint = _meant(path) if reason == "does not exist" else ""
+        raise Unreadable(f"{path}: {reason}{hint}")
     found: dict[Path, list[Path]] = {}
     for folder in _run_folders(path):
         found.setdefault(path if folder == path else folder.parent, []).append(folder)
