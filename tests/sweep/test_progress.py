@@ -8,7 +8,7 @@ from rich.console import Console
 from stability.config.knobs import Config, Model, Train
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
-from stability.sweep.progress import Display, duration
+from stability.sweep.progress import Display, coloured, duration
 from stability.sweep.shards import cost
 
 INFO = {"status": "completed", "final_loss": 2.5, "seconds": 3.0}
@@ -40,14 +40,53 @@ def test_ended_runs_are_counted_and_shown_with_their_training_loss(display, cell
     assert bar(display)[0] == "[bold]1 of 3 runs"
 
 
-def test_the_time_left_follows_from_the_share_that_is_done(display, cells):
-    """Half of one of three equal runs took 10 s: a sixth, so five sixths take 50 s."""
-    row = {**dict.fromkeys(("loss", "grad_norm", "tokens_per_s"), 1.0), "step": 5, "steps": 10}
+def row(step, steps=10):
+    numbers = dict.fromkeys(("loss", "grad_norm", "tokens_per_s"), 1.0)
+    return {**numbers, "step": step, "steps": steps}
+
+
+def run_two_of_three(display, cells, monkeypatch):
+    """Two runs, one after the other: 10 s to the first report, then 400 s."""
+    clock = iter([0.0, 10.0, 410.0, 410.0, 420.0, 820.0])
+    monkeypatch.setattr(display._time_left, "_clock", lambda: next(clock, 820.0))
+    for cell in cells[:2]:
+        display.started(cell)
+        display.report(cell, row(0))
+        display.ended(cell, RunEnd("done", INFO | {"steps_done": cell.config.train.steps}))
+
+
+def test_the_time_left_is_said_once_two_runs_have_ended(display, cells, monkeypatch):
+    run_two_of_three(display, cells, monkeypatch)
+    assert bar(display)[1] == "about 6 min 50 s left"
+    assert display._progress.tasks[0].completed == pytest.approx(2 / 3)
+
+
+def test_half_a_run_is_half_its_cost(display, cells):
     display.started(cells[0])
-    display._progress.tasks[0].start_time -= 10
-    display.report(cells[0], row)
-    assert bar(display)[1] == "50 s left"
+    display.report(cells[0], row(5))
     assert display._progress.tasks[0].completed == pytest.approx(1 / 6)
+    assert bar(display)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "learned", "text"),
+    [
+        ("completed", True, "[green]completed[/]"),
+        ("completed", False, "[default]completed[/]"),
+        ("completed", None, "[default]completed[/]"),
+        ("diverged", None, "[red]diverged[/]"),
+        ("failed", None, "[red]failed[/]"),
+        ("interrupted", None, "[yellow]interrupted[/]"),
+    ],
+)
+def test_green_is_a_net_that_has_learned_and_red_what_broke(status, learned, text):
+    assert coloured(status, learned) == text
+
+
+def test_a_run_that_has_not_learned_is_not_said_to_be_just_completed(display, cells):
+    display.started(cells[0])
+    display.ended(cells[0], RunEnd("done", INFO | {"learned": False}))
+    assert "completed, not learned  training loss 2.5" in display.text()
 
 
 def test_the_cost_of_a_run_is_tokens_times_multiplications_per_token():
@@ -70,15 +109,13 @@ def test_durations_are_shown_in_their_unit(seconds, text):
     assert duration(seconds) == text
 
 
-def test_a_stop_is_acknowledged_and_promises_no_time(display, cells):
-    row = {**dict.fromkeys(("loss", "grad_norm", "tokens_per_s"), 1.0), "steps": 10}
-    display.started(cells[0])
-    display._progress.tasks[0].start_time -= 10  # long enough ago for an estimate
-    display.report(cells[0], row | {"step": 5})
+def test_a_stop_is_acknowledged_and_promises_no_time(display, cells, monkeypatch):
+    run_two_of_three(display, cells, monkeypatch)
     assert bar(display)[1].endswith(" left")
     display.stopping(1)
     assert "stopping: 1 run writes its checkpoint" in display.text()
-    display.report(cells[0], row | {"step": 6})
+    display.started(cells[2])
+    display.report(cells[2], row(6))
     assert bar(display)[1] == "stopping"
 
 

@@ -27,6 +27,11 @@ def cells(tmp_path):
     return made
 
 
+def cell_of(folder):
+    label, _, run = folder.name.rpartition("_")
+    return Cell(Config(), {}, run, label, folder, ())
+
+
 def printed(cells, ends=None, width=80, named=True, stopped=None):
     """What the summary prints; and its exit code."""
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
@@ -63,6 +68,44 @@ def test_the_two_losses_have_their_titles(cells):
     assert (above[0], above[-1]) == ("validation", "training")
     validation, training = float(first[2]), float(first[-1])
     assert validation == pytest.approx(training + 0.05, abs=0.002)  # as it was written
+
+
+def test_what_the_columns_show_is_said_below_them(cells):
+    text = text_of(cells, width=120)
+    assert "losses in nats; learned: 0.3 below the unigram entropy (" in text
+    assert "variance growth: Var(x_L) / Var(x_1)" in text
+    assert "|dloss/dx_1| / |dloss/dx_L|, for the median token" in text
+
+
+def test_a_column_without_a_number_is_left_out(tmp_path):
+    folder = write_run(tmp_path / "s", {"norm": "pre"}, steps=1)
+    state = json.loads((folder / "run.json").read_text())
+    bare = dict.fromkeys(("final_loss", "final_val_loss", "learned"))
+    (folder / "run.json").write_text(json.dumps(state | bare))
+    text = text_of([cell_of(folder)], width=180)
+    assert "loss\n" not in text and "losses in nats" not in text and "growth" in text
+
+
+@pytest.mark.parametrize(("learned", "is_said"), [(True, False), (False, True), (None, False)])
+def test_a_completed_run_that_has_not_learned_is_marked(tmp_path, learned, is_said):
+    folder = write_run(tmp_path / "s", {"norm": "pre"}, steps=1)
+    state = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(state | {"learned": learned}))
+    assert ("not learned" in text_of([cell_of(folder)])) == is_said
+
+
+def test_diverged_runs_are_shown_with_their_first_bad_place_and_the_command_to_replay(tmp_path):
+    made = []
+    for seed in range(5):
+        folder = write_run(tmp_path / "s", {"seed": seed}, steps=1, status="diverged")
+        state = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(state | {"outcome": f"broke at {seed}"}))
+        made.append(cell_of(folder))
+    text = text_of(made)
+    for cell in made[:3]:
+        assert f"diverged: {cell.title}: broke at {cell.folder.name[5]}\n" in text
+        assert f"python -m stability.replay {cell.folder}\n" in text
+    assert text.count("stability.replay") == 3 and "and 2 more" in text
 
 
 def test_a_failed_run_without_a_log_is_shown_with_its_cause_alone(cells):

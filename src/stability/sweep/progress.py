@@ -15,6 +15,7 @@ from stability import shell
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
 from stability.sweep.shards import cost
+from stability.sweep.time_left import TimeLeft
 
 T = TypeVar("T")
 
@@ -27,8 +28,15 @@ TITLE_WIDTH = 40
 FILE_WIDTH = 180
 """Characters of a line where the output is no terminal."""
 
-COLOURS = {"completed": "green", "diverged": "yellow", "failed": "red", "interrupted": "magenta"}
-"""By the status of a run."""
+MIN_ENDED = 2
+"""Runs that have to end before the time left is said: the first ones may be unlike the rest."""
+
+
+def coloured(status: str, learned: bool | None) -> str:
+    """A status with rich's markup: green where the net has learned, red where something broke."""
+    colours = {"diverged": "red", "failed": "red", "held": "red", "interrupted": "yellow"}
+    colour = "green" if status == "completed" and learned else colours.get(status, "default")
+    return f"[{colour}]{status}[/]"
 
 
 class SweepConsole(Console):
@@ -79,6 +87,7 @@ class Display:
         self._console = console
         self._done = {cell.run: 0.0 for cell in cells}
         self._costs = {cell.run: cost(cell.config) for cell in cells}
+        self._time_left = TimeLeft(self._costs)
         self._count = 0
         self._stopping = False
         self._bars: dict[str, TaskID] = {}
@@ -104,6 +113,7 @@ class Display:
 
     def started(self, cell: Cell) -> None:
         """Add a bar for a run."""
+        self._time_left.started(cell.run)
         self._bars[cell.run] = self._progress.add_task(
             escape(cell.title[:TITLE_WIDTH]),
             total=max(1, cell.config.train.steps),
@@ -114,7 +124,9 @@ class Display:
         """Show the numbers of one step."""
         task = self._bars[cell.run]
         self._progress.update(task, completed=row["step"], note=numbers(row))
-        self._advance(cell, row["step"] / max(1, row["steps"]))
+        share = row["step"] / max(1, row["steps"])
+        self._time_left.reported(cell.run, share)
+        self._advance(cell, share)
 
     def ended(self, cell: Cell, end: RunEnd) -> None:
         """Say how a run ended; an interrupted run does not count as done."""
@@ -123,6 +135,8 @@ class Display:
         position = ""
         if end.kind != "interrupted":
             self._count += 1
+            made = 0 if end.info is None else end.info.get("steps_done") or 0
+            self._time_left.ended(cell.run, made / max(1, cell.config.train.steps))
             position = f"[{self._count}/{len(self._costs)}] "
             self._advance(cell, 1.0)
         self._console.print(f"{escape(position)}{escape(cell.title)}  {describe(end)}")
@@ -135,12 +149,13 @@ class Display:
         self._console.print(f"stopping: {what}; press Ctrl-C again to quit without waiting")
 
     def _advance(self, cell: Cell, share: float) -> None:
-        """Note which share of a run is done, and estimate the time left from all of them."""
+        """Note which share of a run is done, and say how much time is left."""
         self._done[cell.run] = share
         done = sum(self._costs[run] * part for run, part in self._done.items())
         done /= sum(self._costs.values())
-        elapsed = self._progress.tasks[0].elapsed or 0.0
-        left = f"{duration(elapsed / done * (1 - done))} left" if done > 0 and elapsed > 1 else ""
+        enough = self._count >= min(MIN_ENDED, len(self._costs) - 1)
+        seconds = self._time_left.seconds() if enough else None
+        left = "" if seconds is None else f"about {duration(seconds)} left"
         note = "stopping" if self._stopping else left
         self._progress.update(self._sweep, completed=done, description=self._counted(), note=note)
 
@@ -158,11 +173,12 @@ def describe(end: RunEnd) -> str:
     info = end.info
     if end.kind == "held" or info is None:
         return f"[red]{end.kind}[/]  {escape(end.cause)}"
-    status = f"[{COLOURS.get(info['status'], 'white')}]{info['status']}[/]"
+    status = coloured(info["status"], info.get("learned"))
     if end.cause:
         return f"{status}  {escape(end.cause)}"
     loss = "" if info["final_loss"] is None else f"  training loss {info['final_loss']:.4g}"
-    return f"{status}{loss}  {duration(info['seconds'])}"
+    unlearned = ", not learned" if info.get("learned") is False else ""
+    return f"{status}{unlearned}{loss}  {duration(info['seconds'])}"
 
 
 def duration(seconds: float) -> str:

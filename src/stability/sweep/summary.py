@@ -5,19 +5,19 @@ import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stability.results.schema import LOG_FILE, RUN_FILE
+from stability.results.schema import LEARNED_MARGIN, LOG_FILE, RUN_FILE
 from stability.results.statistics import SUBNORMAL
 from stability.sweep import resume
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
-from stability.sweep.progress import COLOURS
+from stability.sweep.progress import coloured
 
 FAILED = 1
 """Exit code of a sweep in which a run failed."""
@@ -25,11 +25,20 @@ FAILED = 1
 COLUMNS = {
     "final_val_loss": "validation\nloss",
     "variance_growth": "variance\ngrowth",
-    "grad_ratio": "gradient\nratio",
-    "grad_ratio_median": "median\ntoken's",
+    "grad_ratio_median": "gradient,\nmedian",
+    "grad_ratio": "gradient,\nall",
     "final_loss": "training\nloss",
 }
-"""Columns of the final table, as many as there is room for; docs/data.md defines them."""
+"""Columns of the final table, as many as there is room for."""
+
+LEGEND = {
+    "variance_growth": "variance growth: Var(x_L)/Var(x_1), x_l the residual stream after block l",
+    "grad_ratio_median": "gradient: |dloss/dx_1| / |dloss/dx_L|, for the median token and for all",
+}
+"""What a column shows, printed below the table; all at the last recorded step."""
+
+MAX_DIVERGED = 3
+"""Diverged runs whose first non-finite tensor is printed."""
 
 NUMBER_WIDTH, STATUS_WIDTH = 11, 13
 """Characters of a column of numbers and of the status, with the space beside it."""
@@ -77,7 +86,9 @@ def conclude(
         found = index.index(sweep)
         runs = found.runs.set_index("run")
         console.print(_table(cells, runs, ends, console.width))
-        for line in _slowed(cells, runs):
+        for line in _legend(runs):
+            console.print(line, highlight=False)
+        for line in (*_diverged(cells, runs), *_slowed(cells, runs)):
             console.print(line, soft_wrap=True, highlight=False)
         for reason in found.damaged.values():
             console.print(f"{escape(reason)}; delete its folder to run it again")
@@ -110,17 +121,42 @@ def _kind(cell: Cell, ends: Mapping[str, RunEnd]) -> str | None:
 def _table(cells: Sequence[Cell], runs: Any, ends: Mapping[str, RunEnd], width: int) -> Table:
     """A row for each run; a narrow terminal gets fewer numbers, and names over several lines."""
     room = max(0, width - MIN_NAME_WIDTH - STATUS_WIDTH) // NUMBER_WIDTH
-    shown = dict(list(COLUMNS.items())[:room])
+    known = [key for key in COLUMNS if runs[key].notna().any()]
+    shown = known[:room]
     table = Table("run", "status", box=None, pad_edge=False)
-    for title in shown.values():
-        table.add_column(title, justify="right")
+    for key in shown:
+        table.add_column(COLUMNS[key], justify="right")
     for cell in cells:
         name = _wrapped(cell.folder.name, width - STATUS_WIDTH - NUMBER_WIDTH * len(shown))
         row = runs.loc[cell.run] if cell.run in runs.index else None
-        status = _status(cell, row, ends)
         numbers = ["-" if row is None else _number(row[key]) for key in shown]
-        table.add_row(escape(name), f"[{COLOURS.get(status, 'white')}]{status}[/]", *numbers)
+        learned = None if row is None or row["learned"] is None else bool(row["learned"])
+        status = coloured(_status(cell, row, ends), learned)
+        if learned is False:
+            status += "\nnot learned"
+        table.add_row(escape(name), status, *numbers)
     return table
+
+
+def _legend(runs: Any) -> Iterator[str]:
+    """What the columns show."""
+    entropies = sorted(runs["data.unigram_entropy"].dropna().unique())
+    if entropies and runs["final_val_loss"].notna().any():
+        values = " or ".join(f"{value:.4g}" for value in entropies)
+        yield f"losses in nats; learned: {LEARNED_MARGIN} below the unigram entropy ({values})"
+    yield from (line for key, line in LEGEND.items() if runs[key].notna().any())
+
+
+def _diverged(cells: Sequence[Cell], runs: Any) -> Iterator[str]:
+    """Where the first runs broke that diverged, and the command that shows how."""
+    broken = [c for c in cells if c.run in runs.index and runs.loc[c.run, "status"] == "diverged"]
+    for cell in broken[:MAX_DIVERGED]:
+        outcome = str(runs.loc[cell.run, "outcome"])
+        yield f"[red]diverged:[/] {escape(f'{cell.title}: {outcome}')}"
+        folder = shlex.quote(str(cell.folder))
+        yield f"          python -m stability.replay {escape(folder)}"
+    if len(broken) > MAX_DIVERGED:
+        yield f"          and {len(broken) - MAX_DIVERGED} more; run.json says where each broke"
 
 
 def _slowed(cells: Sequence[Cell], runs: Any) -> list[str]:

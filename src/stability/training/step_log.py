@@ -70,6 +70,8 @@ class StepLog:
         self.layers = LayerLog(writers["layers"], run, every, ring, last)
         self.spikes = SpikeDetector()
         self.reported, self.flush_by = 0.0, time.monotonic() + FLUSH_SECONDS
+        self.first_logged: tuple[int, float] | None = None
+        """Step and clock of the first step logged by this process."""
         self.last_logged = 0.0
 
     def keep(self, first: int) -> None:
@@ -129,5 +131,10 @@ class StepLog:
         if (now := time.monotonic()) - self.reported > REPORT_SECONDS:
             self.reported = now
             shown = {name: row[name] for name in ("step", "loss", "grad_norm", "val_loss")}
-            speed = self.tokens_per_step / row["step_s"]
-            self.report({**shown, "steps": self.train.steps, "tokens_per_s": speed})
+            self.report({**shown, "steps": self.train.steps, "tokens_per_s": self._speed(row)})
+
+    def _speed(self, row: Mapping[str, Any]) -> float:
+        """Tokens per second, the mean of the steps since the first one; of that one at first."""
+        first = self.first_logged = self.first_logged or (row["step"], self.last_logged)
+        steps, seconds = row["step"] - first[0], self.last_logged - first[1]
+        return self.tokens_per_step * (steps / seconds if steps else 1 / row["step_s"])
