@@ -103,6 +103,24 @@ def test_an_operation_is_placed_by_the_last_site_on_the_way_up_and_on_the_way_do
     ]
 
 
+def test_an_operation_of_a_projection_is_placed_in_it_forward_and_backward():
+    first, second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+    words = {"query projection of layer 0": first, "key projection of layer 0": second}
+    with OperationTrace({}, words) as trace:
+        second(first(torch.ones(2, 3, requires_grad=True))).mul(2.0).sum().backward()
+    found = [(op.phase, op.place) for op in trace.operations if "mm" in op.name]
+    query, key = (f"in the {name}" for name in words)
+    assert found == [
+        ("forward", query),
+        ("forward", key),
+        *[("backward", key)] * 2,
+        *[("backward", query)] * 2,
+    ]
+    (scaling,) = [op for op in trace.operations if op.name == "aten.mul.Tensor"][:1]
+    assert (scaling.phase, scaling.place) == ("forward", "after the key projection of layer 0")
+    assert not first._forward_hooks and not first._forward_pre_hooks
+
+
 @pytest.mark.parametrize("what", ["absent", "completed", "damaged"])
 def test_a_run_without_a_failing_step_is_refused_in_a_line(tmp_path, what, capsys):
     folder = tmp_path / "run"

@@ -67,6 +67,26 @@ def test_help_explains_every_knob_and_lists_every_option():
         assert f"{', '.join(folders.options(group))} (default: {default}" in text
 
 
+def test_help_begins_with_the_keys_that_people_use_most():
+    text = help_text.text()
+    assert set(help_text.COMMON) <= {*KNOBS, *GROUPS}
+    places = [text.index(f"\n  {key} ") for key in help_text.COMMON]
+    assert places == sorted(places) and places[-1] < text.index("Options, one yaml each")
+
+
+def test_every_experiment_is_listed_with_a_sentence(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    mine = "# @package _global_\n# Does mine\n# work? It should.\nname: mine\n# not this\n"
+    (tmp_path / "experiments" / "mine.yaml").write_text(mine)
+    shown = command("--experiments", "--config-dir", str(tmp_path), cwd=tmp_path)
+    lines = shown.stdout.splitlines()
+    assert "  mine".ljust(help_text.INDENT) + "Does mine work?" in lines
+    for name in folders.experiments():
+        (at,) = [i for i, line in enumerate(lines) if line.split()[:1] == [name]]
+        sentence = lines[at].partition(name)[2].strip() or lines[at + 1].strip()
+        assert len(sentence) > 10, name
+
+
 def test_help_lists_the_users_own_options(tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "mine.yaml").write_text("")

@@ -92,10 +92,12 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
     """Replay a run and print what broke. Returns 0 if that was found, else 1."""
     failed = FailedStep(folder)
     dtype = failed.config.dtype
-    trace = failed.operations(dtype, open_attention=False)
     console.print(f"{folder}: step {failed.saved['step']}, dtype {dtype}", soft_wrap=True)
-    culprit = trace.culprit()
-    opened = failed.operations(dtype, open_attention=True)
+    with console.status("repeating the step as the run made it"):
+        trace = failed.operations(dtype, open_attention=False)
+        culprit = trace.culprit()
+    with console.status("repeating it with attention as separate operations"):
+        opened = failed.operations(dtype, open_attention=True)
     if culprit is not None and "attention" in culprit.name:
         console.print(
             f"{culprit.name} made the first non-finite value; "
@@ -107,7 +109,10 @@ def explain(folder: Path, beside: str | None, console: Console) -> int:
         console.print(update or "no operation made a non-finite value out of finite ones")
     else:
         show_operations(trace, culprit, console)
-    columns = {name: failed.rows(name) for name in dict.fromkeys((dtype, beside)) if name}
+    columns = {}
+    for name in filter(None, dict.fromkeys((dtype, beside))):
+        with console.status(f"recording the step in {name}"):
+            columns[name] = failed.rows(name)
     show_sites(columns, console)
     write_operations(opened, folder / REPLAY_FILE)
     if culprit is not None:

@@ -29,11 +29,14 @@ def main(words: Sequence[str] | None = None) -> int:
         if chosen.version:
             print(shell.version_text())
             return 0
-        if chosen.help:
+        if chosen.help or chosen.experiments:
             from stability.cli import help_text
 
-            print(help_text.text(chosen.config_dirs))
+            printed = help_text.text if chosen.help else help_text.experiments
+            print(printed(chosen.config_dirs))
             return 0
+        if sys.stdout.isatty():  # imports take seconds
+            print("reading the configs ...", flush=True)
         from stability.cli import launch
 
         return launch.launch(chosen)

@@ -21,6 +21,7 @@ SPELLED = {
     "hydra_help": ["--hydra-help"],
     "multirun": ["-m", "--multirun"],
     "plan": ["--plan"],
+    "experiments": ["--experiments"],
 }
 
 

@@ -73,7 +73,7 @@ def test_the_two_losses_have_their_titles(cells):
 def test_what_the_columns_show_is_said_below_them(cells):
     text = text_of(cells, width=120)
     assert "losses in nats; learned: 0.3 below the unigram entropy (" in text
-    assert "variance growth: Var(x_L) / Var(x_1)" in text
+    assert "variance growth: Var(x_L)/Var(x_1)" in text
     assert "|dloss/dx_1| / |dloss/dx_L|, for the median token" in text
 
 

@@ -21,6 +21,7 @@ class Flags(argparse.Namespace):
     plan: bool = False
     """Write the plan of the sweep and run nothing."""
     help: bool = False
+    experiments: bool = False
     version: bool = False
     hydra_help: bool = False
     multirun: bool = False
@@ -49,6 +50,7 @@ def parse(words: Sequence[str]) -> Flags:
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--experiments", action="store_true")
     parser.add_argument("--version", action="store_true")
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("-m", "--multirun", action="store_true")

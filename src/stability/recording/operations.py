@@ -4,7 +4,7 @@ Works below autograd, on the operations that torch dispatches, forward and backw
 the first operation whose output holds NaN or Inf although all of its inputs were finite.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from stability.config.names import Key
 
@@ -67,9 +68,12 @@ class OperationTrace(TorchDispatchMode):
     Args:
         sites: the model's sites; a backward operation's place is the last site whose gradient was
             complete when it ran.
+        projections: the modules of matrices by their names in words; operations inside of one, and
+            of its backward pass, have it as their place.
     """
 
     sites: Mapping[Key, nn.Module]
+    projections: Mapping[str, nn.Module] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -88,8 +92,27 @@ class OperationTrace(TorchDispatchMode):
                 output.register_hook(lambda _: self._move(names[module]))
 
         self._hooks = [m.register_forward_hook(hook) for m in names]
+        for words, module in self.projections.items():
+            self._hooks += self._follow(words, module)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
+
+    def _follow(self, words: str, module: nn.Module) -> Iterator[RemovableHandle]:
+        """Hooks that make a projection the place of its operations, forward and backward."""
+
+        def begin(*_: Any) -> None:
+            self.place = f"in the {words}"
+
+        def end(module: nn.Module, _: Any, output: Any) -> None:
+            self.place = f"after the {words}"
+            if isinstance(output, Tensor) and output.requires_grad:
+                output.register_hook(backward)
+
+        def backward(_: Tensor) -> None:
+            self.phase, self.place = "backward", f"in the {words}"
+
+        yield module.register_forward_pre_hook(begin)
+        yield module.register_forward_hook(end)
 
     def _move(self, name: str) -> None:
         self.phase, self.place = "backward", f"after the gradient at {name}"

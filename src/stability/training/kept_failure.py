@@ -5,11 +5,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import yaml
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stability.config.knobs import Config, ConfigError
+from stability.config.names import SUBLAYER_KINDS
 from stability.model.build import build
+from stability.model.gpt import GPT
 from stability.parts import batches
 from stability.parts.batches import Source
 from stability.recording.operations import OperationTrace
@@ -96,7 +98,8 @@ class FailedStep:
         """Every operation of the step, in a dtype."""
         replayer, batch = self.replayer(dtype)
         kernel = sdpa_kernel(SDPBackend.MATH) if open_attention else nullcontext()
-        trace = OperationTrace(replayer.built.model.sites())
+        model = replayer.built.model
+        trace = OperationTrace(model.sites(), _projections(model))
         with kernel, trace:
             replayer.repeat(batch)
         return trace
@@ -105,6 +108,18 @@ class FailedStep:
         """The step's rows at every site and parameter, in a dtype."""
         replayer, batch = self.replayer(dtype)
         return replayer.record(batch).rows(step=batch.step)
+
+
+def _projections(model: GPT) -> dict[str, nn.Module]:
+    """The modules of a model's matrices: ``query projection of layer 3`` -> module."""
+    owners = {p: module for module in model.modules() for p in module.parameters(recurse=False)}
+    found = {}
+    for (layer, sublayer, name), weight in model.weights().items():
+        kind = SUBLAYER_KINDS.get(sublayer)
+        if kind is not None and name in kind.roles:
+            words = kind.roles[name].partition(",")[0]
+            found[f"{words} of layer {layer}"] = owners[weight]
+    return found
 
 
 def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Size]:
