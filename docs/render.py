@@ -77,9 +77,9 @@ def options(group: str) -> str:
         if group == "norm":
             placement = cls(12, 0, "attn")
             cells[2:] = [f"`{equation(placement)}`", "yes" if placement.final_norm else "", doc]
-        rows.append(cells)
+        rows.append([*cells, cls.said("source")])
     head = "at L = 12|final norm|" if group == "norm" else ""
-    return table(f"option|in legends|{head}what it is", rows)
+    return table(f"option|in legends|{head}what it is|source", rows)
 
 
 def models() -> str:
