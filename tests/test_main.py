@@ -36,7 +36,7 @@ def test_a_run_notes_the_command_that_repeats_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("plto", "did you mean 'plot'?"), ("zzz", "legal: run, plot, claims")]
+    ("word", "said"), [("plto", "did you mean 'plot'?"), ("zzz", "legal: catalogue, run, plot")]
 )
 def test_an_unknown_command_is_refused_in_a_line(word, said, capsys):
     assert main([word]) == 2

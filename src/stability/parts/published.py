@@ -16,7 +16,7 @@ class Published:
     combine: ClassVar[str] = ""
     """What it must or must not be combined with; empty where it goes with anything."""
 
-    @classmethod
-    def said(cls, fact: str) -> str:
-        """One of the three facts as the class itself states it; empty where it states none."""
-        return str(vars(cls).get(fact, ""))
+
+def said(part: type, fact: str) -> str:
+    """One of the three facts as a class itself states it; empty where it states none."""
+    return str(vars(part).get(fact, ""))
