@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         with opened(args.config_dir) as catalogue:
-            found = [entry for entry in catalogue.entries() if entry.matches(args.words)]
+            kinds = [kind for kind in GROUPS if kind in args.words] or GROUPS
+            found = [entry for entry in catalogue.entries(kinds) if entry.matches(args.words)]
             costed = [(entry, catalogue.added(entry)) for entry in found]
     except ConfigError as error:
         return _refuse(error)

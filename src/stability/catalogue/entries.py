@@ -63,13 +63,13 @@ class Catalogue:
     def __init__(self, composer: Composer, config_dirs: Sequence[Path]) -> None:
         self._composer, self._config_dirs = composer, config_dirs
 
-    def entries(self) -> Iterator[Entry]:
-        """Every option, in the order of groups and, within one, of legends.
+    def entries(self, kinds: Sequence[str] = GROUPS) -> Iterator[Entry]:
+        """Every option of some groups, in the order of groups and, within one, of legends.
 
         Raises:
             ConfigError: an option cannot be read or built.
         """
-        for kind in GROUPS:
+        for kind in kinds:
             names = folders.options(kind, self._config_dirs)
             configs = {name: self.config(kind, name) for name in names}
             if kind == "model":
