@@ -6,17 +6,23 @@ A table stands between `<!-- made from NAME -->` and `<!-- end -->`.
 import inspect
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import yaml
 
 from stability import record
+from stability.catalogue import command
+from stability.catalogue.cost import Cost
+from stability.catalogue.entries import Entry
 from stability.config import folders, instantiate
 from stability.config.knobs import GROUPS, KNOBS, PROBES
 from stability.config.names import KINDS, SITES
 from stability.parts.placements import equation
+from stability.parts.published import said
 from stability.results.run_file import RunFile
 from stability.results.schema import TABLES
 from stability.training import probes
@@ -77,9 +83,9 @@ def options(group: str) -> str:
         if group == "norm":
             placement = cls(12, 0, "attn")
             cells[2:] = [f"`{equation(placement)}`", "yes" if placement.final_norm else "", doc]
-        rows.append(cells)
+        rows.append([*cells, said(cls, "source")])
     head = "at L = 12|final norm|" if group == "norm" else ""
-    return table(f"option|in legends|{head}what it is", rows)
+    return table(f"option|in legends|{head}what it is|source", rows)
 
 
 def models() -> str:
@@ -123,6 +129,31 @@ def probe_items() -> str:
     return table("probe|layer, sublayer|item|value", rows)
 
 
+@cache
+def catalogued() -> list[tuple[Entry, Cost | None]]:
+    """Every entry of the catalogue with what it costs."""
+    with command.opened([]) as found:
+        return [(entry, found.added(entry)) for entry in found.entries()]
+
+
+def catalogue(kind: str) -> str:
+    """The entries of a kind; a column that would be empty is left out."""
+    columns: dict[str, list[str]] = defaultdict(list)
+    for entry, cost in catalogued():
+        if entry.kind != kind:
+            continue
+        columns["option"].append(option_name(kind, entry.name))
+        columns["equation"].append(f"`{entry.equation}`")
+        columns["source"].append(entry.source)
+        columns["its authors report"].append(entry.reported)
+        columns["combine"].append(entry.combine)
+        sign = "" if kind == "model" else "+"
+        columns["parameters"].append("" if cost is None else f"{cost.parameters:{sign},}")
+        columns["operations a token"].append("" if cost is None else f"{cost.flops:{sign},.0f}")
+    shown = {name: cells for name, cells in columns.items() if any(cells)}
+    return table("|".join(shown), zip(*shown.values(), strict=True))
+
+
 SOURCES: dict[str, Callable[[], str]] = {
     **{f"schema.{t}": lambda t=t: columns(t) for t in TABLES},
     "run_file.RunFile": lambda: names({f.name: f.metadata["doc"] for f in fields(RunFile)}),
@@ -132,6 +163,7 @@ SOURCES: dict[str, Callable[[], str]] = {
     "conf/model": models,
     "training.probes": probe_items,
     "stability.record": lambda: arguments(record),
+    **{f"catalogue/{g}": lambda g=g: catalogue(g) for g in GROUPS},
     **{f"conf/{g}": lambda g=g: options(g) for g in GROUPS if g != "model"},
 }
 

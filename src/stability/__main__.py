@@ -11,6 +11,7 @@ from stability import shell
 from stability.config.suggestions import must_be_one_of
 
 COMMANDS = {
+    "catalogue": "list the parts that a run can be built of: equation, source, cost",
     "run": "train one run or a sweep, and record every layer",
     "plot": "draw the figures of every sweep below a folder",
     "claims": "judge statements of papers on the runs of a folder",

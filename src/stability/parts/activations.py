@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from stability.parts import activation_kernels
 from stability.parts.activation_kernels import Matrix
+from stability.parts.published import Published
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Activation(ABC):
+class Activation(Published, ABC):
     """Base of every activation, a function of each entry."""
 
     gated = False
@@ -37,7 +38,10 @@ class Activation(ABC):
 
 
 class GELU(Activation):
-    """x Phi(x), Phi the normal distribution function. Source: arXiv:1606.08415."""
+    """x Phi(x), Phi the normal distribution function."""
+
+    source = "arXiv:1606.08415"
+    reported = "CIFAR-10: median error 7.89%, ReLU 8.16%"
 
     def __call__(self, x: "Tensor") -> "Tensor":
         from torch.nn.functional import gelu
@@ -49,7 +53,9 @@ class GELU(Activation):
 
 
 class GELUTanh(Activation):
-    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2: GPT-2's GELU. Source: arXiv:1606.08415."""
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2: GPT-2's GELU."""
+
+    source = "arXiv:1606.08415"
 
     def __call__(self, x: "Tensor") -> "Tensor":
         from torch.nn.functional import gelu
@@ -63,6 +69,9 @@ class GELUTanh(Activation):
 class ReLU(Activation):
     """max(x, 0)."""
 
+    source = "Nair and Hinton 2010"
+    reported = "restricted Boltzmann machines: better features than binary units (NORB, faces)"
+
     def __call__(self, x: "Tensor") -> "Tensor":
         return x.relu()
 
@@ -72,6 +81,9 @@ class ReLU(Activation):
 
 class Tanh(Activation):
     """tanh(x)."""
+
+    source = "LeCun et al. 1998"
+    reported = "units of zero mean learn faster than the logistic function's"
 
     def __call__(self, x: "Tensor") -> "Tensor":
         return x.tanh()
@@ -83,6 +95,9 @@ class Tanh(Activation):
 class Sigmoid(Activation):
     """1 / (1 + exp(-x))."""
 
+    source = "Rumelhart, Hinton and Williams 1986"
+    combine = "its slope is at most 1/4: deep nets without a residual stream do not learn"
+
     def __call__(self, x: "Tensor") -> "Tensor":
         return x.sigmoid()
 
@@ -93,6 +108,8 @@ class Sigmoid(Activation):
 class Identity(Activation):
     """x: the MLP is a product of two matrices."""
 
+    source = "arXiv:1312.6120, deep linear nets"
+
     def __call__(self, x: "Tensor") -> "Tensor":
         return x
 
@@ -101,10 +118,14 @@ class Identity(Activation):
 
 
 class SwiGLU(Activation):
-    """W2 (silu(Wg x) * W1 x) with silu(x) = x sigmoid(x). Source: arXiv:2002.05202.
+    """W2 (silu(Wg x) * W1 x) with silu(x) = x sigmoid(x).
 
     W1 and Wg have the hidden width of the other activations: half as many weights again.
     """
+
+    source = "arXiv:2002.05202"
+    reported = "T5-base on C4, equal parameters, 524k steps: log-perplexity 1.636, GELU 1.679"
+    combine = "model.mlp_ratio=2.6667 has about as many weights as 4 with another activation"
 
     gated = True
 

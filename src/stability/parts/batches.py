@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stability.parts.published import Published
+
 Tokens_N = NDArray[Any]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -20,7 +22,7 @@ ENTROPY_TOKENS = 4_000_000
 """Entropies are estimated on at most this many of the first training tokens."""
 
 
-class Source:
+class Source(Published):
     """Base of every source.
 
     Attributes:

@@ -29,6 +29,7 @@ class PyDocs(Source):
     The text differs between Python versions, so its hash is part of a run's identity.
     """
 
+    source = "the module pydoc_data.topics of Python"
     vocab = 256
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class PyDocs(Source):
 class Text(Source):
     """Any UTF-8 file, as bytes; without ``val_path`` its last tenth is for validation."""
 
+    source = "the user"
     vocab = 256
 
     def __init__(self, path: str | None, val_path: str | None) -> None:
@@ -56,6 +58,7 @@ class Tokens(Source):
     llm.c's header is 256 int32: magic 20240520, version 1, number of tokens.
     """
 
+    source = "github.com/karpathy: nanoGPT, llm.c"
     end_of_text = 50256
     """GPT-2's, which its users pad with; a vocabulary without it pads with its last symbol."""
 
@@ -75,6 +78,7 @@ class Markov(Source):
     symbol of the vocabulary never occurs in the chain: only padding uses it.
     """
 
+    source = "this package"
     length, seed = 500_000, 2002
     max_states = 2048
     """Symbols: the matrix has their square of entries."""

@@ -16,6 +16,7 @@ from typing import Self
 from stability.config.instantiate import RefusedArgument
 from stability.config.names import SUBLAYER_KINDS
 from stability.parts.placements import Placement
+from stability.parts.published import Published
 
 ROLES = {name: doc for kind in SUBLAYER_KINDS.values() for name, doc in kind.roles.items()}
 ROLES["head"] = "unembedding, where it is not tied to the embedding"
@@ -53,7 +54,7 @@ class Weight:
         return cls(role, *fans, layer, depth, depth * per_block)
 
 
-class Init(ABC):
+class Init(Published, ABC):
     """Base of every init."""
 
     @abstractmethod
@@ -72,6 +73,9 @@ def start_std(init: Init, w: Weight, placement: Placement | None) -> float:
 class Normal(Init):
     """std = ``init.std`` for every matrix."""
 
+    source = "GPT (Radford et al. 2018), with 0.02"
+    combine = "the gain of a branch is about width^2 std^4: 0.02 is small at small widths"
+
     def __init__(self, std: float) -> None:
         if not std >= 0:
             raise RefusedArgument("std must be >= 0")
@@ -84,8 +88,11 @@ class Normal(Init):
 class GPT2(Init):
     """std = 0.02, and 0.02 / sqrt(number of sublayers) for residual projections.
 
-    Source: Radford et al. 2019, section 2.3: "N is the number of residual layers" = 2L.
+    Its source calls the number N, "the number of residual layers"; it is 2L.
     """
+
+    source = "Radford et al. 2019, section 2.3"
+    combine = "not with a placement that divides by the depth itself"
 
     def std(self, w: Weight) -> float:
         return 0.02 / math.sqrt(w.sublayers) if w.role in RESIDUAL_ROLES else 0.02
@@ -103,21 +110,30 @@ class Measured(Init):
 
 
 class Xavier(Init):
-    """std = sqrt(2 / (fan_in + fan_out)). Source: Glorot and Bengio 2010."""
+    """std = sqrt(2 / (fan_in + fan_out))."""
+
+    source = "Glorot and Bengio 2010"
+    reported = "tanh nets of 5 hidden layers: lower error than with the usual uniform init"
 
     def std(self, w: Weight) -> float:
         return math.sqrt(2 / (w.fan_in + w.fan_out))
 
 
 class LeCun(Init):
-    """std = 1 / sqrt(fan_in). Source: LeCun et al. 1998."""
+    """std = 1 / sqrt(fan_in)."""
+
+    source = "LeCun et al. 1998"
 
     def std(self, w: Weight) -> float:
         return 1 / math.sqrt(w.fan_in)
 
 
 class Kaiming(Init):
-    """std = sqrt(2 / fan_in), made for ReLU. Source: arXiv:1502.01852."""
+    """std = sqrt(2 / fan_in), made for ReLU."""
+
+    source = "arXiv:1502.01852"
+    reported = "ImageNet: a ReLU net of 30 layers learns, and does not learn with Xavier"
+    combine = "activation=relu"
 
     def std(self, w: Weight) -> float:
         return math.sqrt(2 / w.fan_in)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stability.parts.published import Published
+
 
 def at_least_fp32(x: Tensor) -> Tensor:
     """The tensor in at least fp32."""
@@ -24,7 +26,7 @@ def recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-class Affine(nn.Module):
+class Affine(Published, nn.Module):
     """What all norms share: gamma_D and, with biases, beta_D.
 
     Args:
@@ -51,7 +53,10 @@ class Affine(nn.Module):
 
 
 class LayerNorm(Affine):
-    """gamma (x - mean(x)) / sqrt(var(x) + eps) + beta over features. Source: arXiv:1607.06450."""
+    """gamma (x - mean(x)) / sqrt(var(x) + eps) + beta over features."""
+
+    source = "arXiv:1607.06450"
+    reported = "recurrent nets: faster training than with BatchNorm or without a norm"
 
     over, centred = (-1,), True
 
@@ -63,10 +68,13 @@ class LayerNorm(Affine):
 
 
 class RMSNorm(Affine):
-    """gamma x / sqrt(mean(x^2) + eps) + beta over features. Source: arXiv:1910.07467.
+    """gamma x / sqrt(mean(x^2) + eps) + beta over features.
 
     beta exists only with ``model.bias``; the paper has none.
     """
+
+    source = "arXiv:1910.07467"
+    reported = "results like LayerNorm's in 7% to 64% less time, over several models"
 
     over = (-1,)
 
@@ -82,8 +90,12 @@ class BatchNorm(Affine):
     In training every token sees the mean of later ones, so a causal model is not causal in it. In
     evaluation it uses running statistics (momentum 0.1, unbiased variance, as in torch), which are
     kept in at least fp32. Padding tokens count like any other. Under accumulation the
-    statistics are those of each part. Source: arXiv:1502.03167.
+    statistics are those of each part.
     """
+
+    source = "arXiv:1502.03167"
+    reported = "ImageNet: the accuracy of the net without it after 14 times fewer steps"
+    combine = "not with padding or small batches; a causal model sees later tokens in training"
 
     over, centred = (0, 1), True
     momentum = 0.1

@@ -17,6 +17,7 @@ from torch import Tensor
 from stability.config.instantiate import RefusedArgument
 from stability.config.knobs import Train
 from stability.config.names import Key
+from stability.parts.published import Published
 
 Weights = Mapping[Key, Tensor]
 """Every trained parameter under its place and the name that the tables use."""
@@ -25,7 +26,7 @@ Group = dict[str, Any]
 """A parameter group of torch. ``lr_factor``, 1 where it is not given, multiplies the schedule."""
 
 
-class UpdateRule(ABC):
+class UpdateRule(Published, ABC):
     """Base of every update rule."""
 
     def weight_decay(self, train: Train) -> float:
@@ -67,6 +68,8 @@ class UpdateRule(ABC):
 class SGD(UpdateRule):
     """-lr (g + decay w): gradient descent without momentum."""
 
+    source = "Robbins and Monro 1951"
+
     def make(self, weights: Weights, train: Train, fused: bool) -> list[torch.optim.Optimizer]:
         return [torch.optim.SGD(self.groups(weights, train), lr=train.lr, fused=fused)]
 
@@ -76,7 +79,7 @@ class SGD(UpdateRule):
 
 
 class Adam(UpdateRule):
-    """-lr m^ / (sqrt(v^) + eps); weight decay is part of the gradient. Source: arXiv:1412.6980.
+    """-lr m^ / (sqrt(v^) + eps); weight decay is part of the gradient.
 
     m^ and v^ are the bias-corrected moments after the step.
 
@@ -88,6 +91,9 @@ class Adam(UpdateRule):
         RefusedArgument: a decay rate does not lie in [0, 1), or eps is negative.
     """
 
+    source = "arXiv:1412.6980"
+    reported = "MNIST, IMDB, CIFAR-10: loss falls as fast as with other adaptive methods or faster"
+    combine = "train.weight_decay=0: its decay is scaled like a gradient, see adamw"
     rule: type[torch.optim.Adam] = torch.optim.Adam
 
     def __init__(self, betas: list[float], eps: float) -> None:
@@ -113,7 +119,7 @@ class Adam(UpdateRule):
 
 
 class AdamW(Adam):
-    """-lr (m^ / (sqrt(v^) + eps) + decay w). Source: arXiv:1711.05101.
+    """-lr (m^ / (sqrt(v^) + eps) + decay w).
 
     Args:
         betas: decay rates of the two moments.
@@ -121,6 +127,8 @@ class AdamW(Adam):
         independent_weight_decay: decay by weight_decay * lr(t)/lr instead of weight_decay * lr(t).
     """
 
+    source = "arXiv:1711.05101"
+    reported = "CIFAR-10 and ImageNet32x32: test error 15% lower, relatively, than Adam with L2"
     rule = torch.optim.AdamW
 
     def __init__(self, betas: list[float], eps: float, independent_weight_decay: bool) -> None:

@@ -18,13 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stability.parts.published import Published
+
 Operand = Any
 """Tensor x_BTD, covariance, text or call trace: whatever supports ``+`` and ``number *``."""
 
 Fn = Callable[[Operand], Operand]
 
 
-class Placement(ABC):
+class Placement(Published, ABC):
     """Base of every placement.
 
     Args:
@@ -49,7 +51,10 @@ class Placement(ABC):
 
 
 class Pre(Placement):
-    """x + f(N(x)); the stack ends in a norm. Source: GPT-2; arXiv:2002.04745."""
+    """x + f(N(x)); the stack ends in a norm."""
+
+    source = "GPT-2 (Radford et al. 2019); arXiv:2002.04745"
+    reported = "Transformer on IWSLT14 and WMT14: trains without warm-up to results like Post-LN's"
 
     final_norm = True
 
@@ -58,7 +63,11 @@ class Pre(Placement):
 
 
 class Post(Placement):
-    """N(x + f(x)). Source: arXiv:1706.03762."""
+    """N(x + f(x))."""
+
+    source = "arXiv:1706.03762"
+    reported = "Transformer (big) on WMT14: BLEU 28.4 English-German, 41.8 English-French"
+    combine = "needs warm-up: IWSLT14 German-English ends at BLEU 8.45 without (arXiv:2002.04745)"
 
     def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
         return norm(x + f(x))
@@ -67,6 +76,9 @@ class Post(Placement):
 class NoNorm(Placement):
     """x + f(x): the residual stream without any norm."""
 
+    source = "arXiv:1512.03385, without its norm"
+    combine = "its variance grows exponentially with depth unless the init scales branches down"
+
     def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
         return x + f(x)
 
@@ -74,12 +86,19 @@ class NoNorm(Placement):
 class Plain(Placement):
     """f(x): no norm and no residual connection."""
 
+    source = "arXiv:1512.03385, the plain nets"
+    reported = "CIFAR-10: training and test error are higher with 56 layers than with 20"
+    combine = "its gradient vanishes or explodes with depth unless the init keeps variance"
+
     def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
         return f(x)
 
 
 class Peri(Placement):
-    """x + N'(f(N(x))); the stack ends in a norm. Source: arXiv:2502.02732 (Gemma 2 and 3)."""
+    """x + N'(f(N(x))); the stack ends in a norm."""
+
+    source = "arXiv:2502.02732 (Gemma 2 and 3)"
+    reported = "to 3.2B parameters: more even variance and gradients than Pre-LN and Post-LN"
 
     final_norm = True
 
@@ -88,11 +107,18 @@ class Peri(Placement):
 
 
 class DeepNorm(Placement):
-    """N(alpha x + f(x)) with the constants of a decoder of L blocks. Source: arXiv:2203.00555.
+    """N(alpha x + f(x)) with the constants of a decoder of L blocks.
 
     alpha = (2L)^(1/4) on the stream; beta = (8L)^(-1/4) on the std of V, O and the MLP's matrices,
     while Q and K keep their gain of 1.
     """
+
+    source = "arXiv:2203.00555"
+    reported = (
+        "1,000 layers train; over 7,482 directions of translation 200 layers (3.2B) are 5 BLEU"
+        " above a model of 48 layers and 12B"
+    )
+    combine = "init=xavier: beta is a factor on Xavier's std"
 
     def __init__(self, depth: int, layer: int, sublayer: str) -> None:
         super().__init__(depth, layer, sublayer)
