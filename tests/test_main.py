@@ -36,12 +36,12 @@ def test_a_run_notes_the_command_that_repeats_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("plto", "did you mean plot?"), ("zzz", "must be one of run, plot")]
+    ("word", "said"), [("plto", "did you mean plot?"), ("zzz", "must be one of catalogue, run")]
 )
 def test_an_unknown_command_is_refused_in_a_line(word, said, capsys):
     assert main([word]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"stability: {word}: must be one of run,") and said in error
+    assert error.startswith(f"stability: {word}: must be one of catalogue,") and said in error
     assert error.count("\n") == 1
 
 
