@@ -74,7 +74,7 @@ def test_one_seed_several_times_is_matched_by_folder_or_refused(sweep):
     assert [x.path.name for x in found.cells[0].a] == [x.path.name for x in found.cells[0].b]
     for number, folder in enumerate(sorted(b.iterdir())):
         folder.rename(b / f"other{number}")
-    with pytest.raises(Unreadable, match="ambiguous: of the runs, which no seed .* a has 2 and b"):
+    with pytest.raises(Unreadable, match=r"ambiguous: of the runs, which no seed .* a has 2 and b"):
         paired(a, b)
 
 
