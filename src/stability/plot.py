@@ -7,14 +7,14 @@ second: needs neither torch nor hydra.
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import get_args
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -26,8 +26,9 @@ from stability.config.suggestions import must_be_one_of
 from stability.figures.drawing.files import origin, save
 from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import WIDTHS
+from stability.figures.drawing.view import View, XScale, seen
 from stability.results.atomic import Unreadable
-from stability.results.frames import load, sweep_rows
+from stability.results.frames import Where, load, sweep_rows
 from stability.results.index import sweeps
 from stability.results.schema import FIGURES_FOLDER, THEORY_FOLDER
 from stability.results.stream import stacks_apart
@@ -44,6 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     command = shlex.join(["python", "-m", "stability.plot", *words])
     console = Console(soft_wrap=True, highlight=False)
+    with seen(View(x=args.x, own_colours=args.own_colours)):
+        return _draw_all(args, command, console)
+
+
+def _draw_all(args: argparse.Namespace, command: str, console: Console) -> int:
+    """What `main` does, with the options parsed."""
     try:
         wanted = _wanted(args.figures)
         found = sweeps(args.path)
@@ -99,6 +106,18 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write (default: SWEEP/figures)"
+    )
+    parser.add_argument(
+        "--x",
+        choices=[*get_args(XScale)],
+        default="auto",
+        help="the axis of layers: l, l/L, or l on a log axis; auto takes l/L where lines of"
+        " different depth share a panel, else l (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--own-colours",
+        action="store_true",
+        help="maps: a colour scale for each row of panels instead of one for all",
     )
     parser.add_argument(
         "--width", type=float, choices=WIDTHS, default=6.75, help="inches (default: %(default)s)"
@@ -185,13 +204,14 @@ class SweepPlotter:
         takes = "theory" in signature(module.draw).parameters
         return takes and at_init and not self.args.no_theory
 
-    def _where(self, module: ModuleType) -> dict[str, Any]:
+    def _where(self, module: ModuleType) -> list[Where]:
         """What to read: the figure's own rows, and of those the steps that it draws."""
-        where = dict(module.WHERE)
-        if module.TABLE in ("layers", "probes") and module.STEPS == "ends":
-            last = self.runs.frame["last_step"].dropna().astype(int)
-            where["step"] = sorted({0, *last}) if self.args.at is None else [self.args.at]
-        return where
+        either = [module.WHERE] if isinstance(module.WHERE, Mapping) else module.WHERE
+        if module.TABLE not in ("layers", "probes") or module.STEPS != "ends":
+            return list(either)
+        last = self.runs.frame["last_step"].dropna().astype(int)
+        steps = sorted({0, *last}) if self.args.at is None else [self.args.at]
+        return [{**where, "step": steps} for where in either]
 
     def _sweep_theory(self, table: str, progress: Progress) -> SweepTheory:
         """The theory of a table's rows, computed when the first figure of the table needs it."""

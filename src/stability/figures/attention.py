@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.config.names import STACKS
-from stability.figures.drawing.layout import Chart, Quantity
+from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
 from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
@@ -77,5 +77,5 @@ def draw(rows: SweepRows, width: float = 6.75) -> Figure:
             guides=lambda rows: [(b, "uniform attention") for b in rows["bound"].dropna().unique()],
         ),
     }
-    chart = Chart(quantities, "block", across="quantity", down="when", layers=True)
+    chart = Chart(quantities, BLOCKS, across="quantity", down="when", layers=True)
     return draw_lines(rows, chart, width).close("geometric mean (entropy: median)")

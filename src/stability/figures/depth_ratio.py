@@ -8,8 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stability.figures.drawing import rounding
 from stability.figures.drawing.layout import Chart, Curve, Quantity
 from stability.figures.drawing.lines import draw_lines
+from stability.figures.drawing.rounding import with_rounding
 from stability.figures.drawing.scales import whole_x
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
@@ -20,16 +22,16 @@ from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
 COLUMNS = (
-    *(*COMMON, "depth", "layer", "sublayer", "site", "kind", "numel", "nonfinite"),
-    *("var", "rms", "token_rms_median"),
+    *(*COMMON, "depth", "layer", "sublayer", "numel", "nonfinite"),
+    *("var", "rms", "token_rms_median", *rounding.COLUMNS),
 )
-WHERE = {"site": ["resid_post"], "kind": ["act", "grad"]}
+WHERE = ({"site": ["resid_post"], "kind": ["act", "grad"]}, rounding.SCORES)
 STEPS = "ends"
 
 QUANTITIES = {
     "variance": Quantity(r"$\mathrm{Var}(x_L)\,/\,\mathrm{Var}(x_1)$"),
-    "gradient": Quantity(r"$\|\delta_1\|\,/\,\|\delta_L\|$"),
-    "gradient, median token": Quantity(r"$\|\delta_{1,t}\|\,/\,\|\delta_{L,t}\|$"),
+    "gradient": Quantity(r"$\|\delta_1\|\,/\,\|\delta_L\|$", backward=True),
+    "gradient, median token": Quantity(r"$\|\delta_{1,t}\|\,/\,\|\delta_{L,t}\|$", backward=True),
 }
 CHART = Chart(QUANTITIES, "depth $L$", across="quantity", down="when", without=("depth",))
 
@@ -56,7 +58,7 @@ def data(rows: SweepRows) -> SweepRows:
     """
     if rows.frame["depth"].nunique() < 2:
         raise CannotDraw("depth does not vary")
-    frame = block_outputs(rows.frame).assign(size=l2)
+    frame = block_outputs(with_rounding(rows.frame)).assign(size=l2)
     frame = ends(require(frame[frame["l"] > 0], "activations or gradients recorded at resid_post"))
     parts = [
         _ratio(frame, rows.axes, "act", "var", "variance"),

@@ -6,8 +6,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.config.names import FINAL_NORM
+from stability.figures.drawing import rounding
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
+from stability.figures.drawing.rounding import with_rounding
 from stability.figures.drawing.scales import short
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds
 from stability.figures.drawing.style import drawn
@@ -17,8 +19,8 @@ from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
 COLUMNS = (
-    *(*COMMON, "layer", "sublayer", "site", "kind", "numel", "absmax", "rms", "nonfinite"),
-    *("dtype", "finfo.max", "finfo.tiny", "optimizer.eps"),
+    *(*COMMON, "layer", "sublayer", "numel", "rms", "nonfinite", *rounding.COLUMNS),
+    *("finfo.max", "finfo.tiny", "optimizer.eps"),
 )
 WHERE = {"kind": ["act", "grad", "weight_grad"]}
 STEPS = "ends"
@@ -35,7 +37,7 @@ def data(rows: SweepRows) -> SweepRows:
     ``max`` and ``tiny`` are the largest and the smallest normal number of the format, ``eps`` is
     the optimizer's (null where it has none): a gradient whose rms lies below it moves no weight.
     """
-    frame = rows.frame
+    frame = with_rounding(rows.frame)
     known = frame.assign(
         x=frame["layer"].astype(int) + 1,
         format=frame["dtype"].fillna("the format").astype(str).str.removeprefix("amp_"),

@@ -1,11 +1,11 @@
 """Gradient with respect to the residual stream by layer: all tokens, median token, token 0."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
+from stability.figures.drawing.rounding import is_rounding, with_rounding
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import variant
@@ -23,11 +23,14 @@ WHERE = {"site": ["resid_post", "scores"], "kind": ["grad", "act"]}
 STEPS = "ends"
 WHAT = "gradients recorded at resid_post"
 
+SHARE = "share of token 0"
+TOKENWISE = {"embed", "mlp"}
+"""Sublayers that move no gradient between tokens: without others that share says nothing."""
 QUANTITIES = {
     "all tokens": Quantity(r"$\|\delta_l\|$", backward=True),
     "median token": Quantity(r"$\|\delta_{l,t}\|$", backward=True),
     "median token, rms": Quantity(r"rms of $\delta_{l,t}$", backward=True),
-    "share of token 0": Quantity(
+    SHARE: Quantity(
         r"$\|\delta_{l,0}\|^2\,/\,\|\delta_l\|^2$", False, (-0.03, 1.03), backward=True
     ),
 }
@@ -45,15 +48,17 @@ def data(rows: SweepRows) -> SweepRows:
     first hides what happens to the others. The median token of an external model, of unknown d, is
     given as rms over features.
     """
+    rows = rows.with_frame(with_rounding(rows.frame))
     frame = require(rows.frame[rows.frame["kind"] == "grad"], WHAT)
+    mixes = not set(frame["sublayer"].astype(str)) <= TOKENWISE
     frame = require(block_outputs(frame), WHAT).rename(columns={"l": "x"})
     width, rms = frame["model.width"].astype(float), frame["token_rms_median"]
     values = [l2(frame), rms * width.pow(0.5), rms.where(width.isna()), frame["first_share"]]
     frame = ends(frame.assign(**dict(zip(QUANTITIES, values, strict=True))))
     parts = []
     for name in QUANTITIES:
-        centre = "median" if name == "share of token 0" else "geometric"
-        if frame[name].notna().any():  # measured at all
+        centre = "median" if name == SHARE else "geometric"
+        if frame[name].notna().any() and (mixes or name != SHARE):
             found = over_seeds(frame, rows.axes, ["when", "x"], name, centre)
             parts.append(found.assign(quantity=name))
     if not parts:
@@ -63,25 +68,14 @@ def data(rows: SweepRows) -> SweepRows:
 
 
 def _rounding_errors(rows: SweepRows) -> list[str]:
-    """A remark on variants whose gradient is the rounding error of a fused attention kernel.
-
-    Its backward pass computes exp(score - log sum) again, in fp32 or wider. Of a score beyond
-    1 / eps that difference keeps no digit.
-    """
-    frame = rows.frame
-    if "absmax" not in frame:  # theory
-        return []
-    scores = frame[(frame["site"] == "scores") & (frame["model.attention"] != "math")]
+    """A remark on variants whose gradient is the rounding error of a fused attention kernel."""
+    shown = ends(rows.frame)
+    scores = shown[is_rounding(shown) & (shown["site"] == "scores")]
     if scores.empty:
         return []
-    shown = ends(scores)
-    eps = np.where(shown["dtype"] == "fp64", 2.0**-53, 2.0**-24)
-    largest = shown[shown["absmax"] * eps > 1].sort_values("absmax", ascending=False)
-    if largest.empty:
-        return []
-    top = largest["absmax"].iloc[0]
+    scores = scores.sort_values("absmax", ascending=False)
     return [
-        f"{_variants(rows, largest)}: scores of attention up to {top:.0e}; "
+        f"{_variants(rows, scores)}: scores of attention up to {scores['absmax'].iloc[0]:.0e}; "
         "beyond 1/eps the gradient of a fused kernel is rounding error (see model.attention)"
     ]
 

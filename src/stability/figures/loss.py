@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stability.figures.drawing.layout import Chart, Quantity
-from stability.figures.drawing.lines import draw_lines, mark_edge
+from stability.figures.drawing.lines import draw_lines, mark_exits
 from stability.figures.drawing.select import COMMON, CannotDraw, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import part
@@ -101,8 +101,7 @@ def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     for ax, panel in lines.panels:
         ax.set_xlim(*_steps(frame))
         for look, line in lines.layout.curves(panel.frame):
-            lost = line.loc[line["value"] > limits[1], "x"].to_numpy(float)
-            mark_edge(ax, lost, 0.97, "^", look.color)
+            mark_exits(ax, line, look.color)
         for look, line in lines.layout.curves(part(marks, panel.facet)):
             y = line["value"].fillna(limits[1]).clip(*limits)
             ax.plot(

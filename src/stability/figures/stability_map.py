@@ -33,7 +33,7 @@ COLUMNS = (
 )
 WHERE: dict[str, list[str]] = {}
 STEPS = "ends"
-COLOURS = f"{style.SEQUENTIAL}_r"
+COLOURS = style.SEQUENTIAL
 """A low loss is dark."""
 HATCH = "////"
 """Of what diverged."""
@@ -54,6 +54,7 @@ def data(rows: SweepRows) -> SweepRows:
         loss=loss.where(ended & np.isfinite(loss)),
         step=frame["steps_done"].where(frame["status"] == "diverged"),
         guess=np.log(frame["data.vocab"].astype(float)),
+        validated=frame["final_val_loss"].notna() | ~ended,
         **{s: frame["status"] == s for s in ("completed", "diverged")},
     )
     found = runs.groupby(axes, observed=True, dropna=False).agg(
@@ -64,9 +65,10 @@ def data(rows: SweepRows) -> SweepRows:
         first_step=("step", "min"),
         unigram=("data.unigram_entropy", "first"),
         guess=("guess", "first"),
+        validated=("validated", "all"),
     )
     if found["loss"].isna().all() and not found["diverged"].any():
-        raise CannotDraw("no run has a validation loss, and none diverged")
+        raise CannotDraw("no run has a loss, and none diverged")
     return rows.with_frame(found.reset_index())
 
 
@@ -86,13 +88,8 @@ def draw(rows: SweepRows, width: float = 6.75) -> Figure:
         ax.set_title(title(rows, facet), pad=3)
         if i % columns:
             ax.tick_params(labelleft=False)
-    mappable = mpl.cm.ScalarMappable(norm, mpl.colormaps[COLOURS])
-    text = "validation loss\n(nats per token)"
-    thin(
-        page.figure.colorbar(
-            mappable, ax=page.axes, label=text, extend="max", pad=0.01, fraction=0.05
-        )
-    )
+    if frame["loss"].notna().any():
+        _colour_bar(page, norm, frame)
     page.legends = [[_hatched()] if frame["diverged"].any() else []]
     if (frame["runs"] > 1).any():
         page.notes += notes.outcome_notes(rows)
@@ -122,8 +119,23 @@ def _grid(rows: SweepRows) -> Grid:
 def _colour_range(frame: pd.DataFrame) -> Normalize:
     """From the best loss to that of guessing."""
     guessing = frame[["guess", "unigram"]].max().max()
+    if frame["loss"].isna().all():
+        return Normalize()
     worst = float(frame["loss"].max() if pd.isna(guessing) else guessing)  # external: no vocabulary
-    return Normalize(float(np.nanmin([frame["loss"].min(), worst - 1e-3])), worst)
+    return Normalize(float(min(frame["loss"].min(), worst - 1e-3)), worst)
+
+
+def _colour_bar(page: Page, norm: Normalize, frame: pd.DataFrame) -> None:
+    """The colour scale of the losses, and which losses they are."""
+    what = "validation loss" if frame["validated"].all() else "final loss"
+    unit = "" if frame["guess"].isna().all() else "\n(nats per token)"
+    colours = mpl.cm.ScalarMappable(norm, mpl.colormaps[COLOURS])
+    over = (frame["loss"] > norm.vmax).any()
+    bar = page.figure.colorbar(
+        colours, ax=page.axes, label=what + unit, extend="max" if over else "neither", pad=0.01,
+        fraction=0.05,
+    )  # fmt: skip
+    thin(bar)
 
 
 def _hatched() -> Rectangle:

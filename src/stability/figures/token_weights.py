@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from stability.figures.drawing import style
+from stability.figures.drawing.layout import BLOCKS
 from stability.figures.drawing.lines import DASHED, THEORY
 from stability.figures.drawing.notes import seed_note
 from stability.figures.drawing.panel_grid import Wall
@@ -79,7 +80,7 @@ def draw(rows: SweepRows, width: float = 6.75, theory: SweepRows | None = None) 
                 ax.plot(line["x"], line["value"], **DASHED)
     wall.page.legends = [_legend(len(dashed) > 0)]
     wall.page.notes += [NOTE, *seed_note(rows, "geometric mean")]
-    return wall.close("block", r"$\|\partial\mathcal{L}/\partial W\|$")
+    return wall.close(BLOCKS, r"$\|\partial\mathcal{L}/\partial W\|$")
 
 
 def _shown(frame: pd.DataFrame) -> pd.DataFrame:

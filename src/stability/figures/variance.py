@@ -37,5 +37,5 @@ def data(rows: SweepRows) -> SweepRows:
 
 @drawn
 def draw(rows: SweepRows, width: float = 6.75, theory: SweepRows | None = None) -> Figure:
-    """Lines over blocks passed, on a log axis; at init and at the end."""
+    """Lines over blocks; at init and at the end."""
     return draw_lines(rows, CHART, width, theory).close("geometric mean")

@@ -2,8 +2,10 @@
 
 from matplotlib.figure import Figure
 
+from stability.figures.drawing import rounding
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
+from stability.figures.drawing.rounding import with_rounding
 from stability.figures.drawing.select import COMMON, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.weight_rows import first_weights, matrices
@@ -11,8 +13,8 @@ from stability.results.stream import l2
 from stability.results.sweep_rows import SweepRows
 
 TABLE = "layers"
-COLUMNS = (*COMMON, "layer", "sublayer", "site", "kind", "numel", "nonfinite", "rms")
-WHERE = {"kind": ["weight_grad"]}
+COLUMNS = (*COMMON, "layer", "sublayer", "numel", "nonfinite", "rms", *rounding.COLUMNS)
+WHERE = ({"kind": ["weight_grad"]}, rounding.SCORES)
 STEPS = "ends"
 CHART = Chart(
     {"size": Quantity(r"$\|\partial\mathcal{L}/\partial W\|$", backward=True)},
@@ -22,7 +24,8 @@ CHART = Chart(
 
 def data(rows: SweepRows) -> SweepRows:
     """L2 norm of dLoss/dW, before clipping, of each weight matrix W of each block."""
-    frame = matrices(rows.frame[rows.frame["kind"] == "weight_grad"])
+    frame = with_rounding(rows.frame)
+    frame = matrices(frame[frame["kind"] == "weight_grad"])
     frame = require(frame, "weight gradients recorded (record.kinds)")
     frame = ends(frame.assign(size=l2(frame)))
     found = over_seeds(frame, rows.axes, ["when", "weight", "x"], "size")

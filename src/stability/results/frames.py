@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from stability.results.sweep_rows import Option, SweepRows
 Where = Mapping[str, Sequence[Any]]
 """Column of a table -> the values to keep."""
 
+AnyOf = Where | Sequence[Where]
+"""Rows that satisfy it, or one of several."""
+
 _PATHS = ("data.path", "data.val_path")
 
 
@@ -27,7 +30,7 @@ def load(
     path: str | Path,
     table: str = "layers",
     columns: Sequence[str] | None = None,
-    where: Where | None = None,
+    where: AnyOf | None = None,
 ) -> pd.DataFrame:
     """Rows of a table for every run at or below a path, with the varying axes joined as columns.
 
@@ -38,7 +41,8 @@ def load(
         table: ``layers``, ``steps``, ``probes``, or ``runs`` for one row per run.
         columns: which to return; may name columns of the table and of ``runs``. The varying axes
             are always returned. By default all columns of the table.
-        where: column of the table -> values to keep; other rows are not read from disk.
+        where: column of the table -> values to keep, or several of these, of which a row satisfies
+            one; other rows are not read from disk.
 
     Raises:
         Unreadable: there are no runs, or none that can be read.
@@ -51,7 +55,7 @@ def sweep_rows(
     path: str | Path,
     table: str = "layers",
     columns: Sequence[str] | None = None,
-    where: Where | None = None,
+    where: AnyOf | None = None,
 ) -> SweepRows:
     """What `load` returns, with axes, labels, remarks and damaged runs: the input of a figure.
 
@@ -87,7 +91,7 @@ def _rows(
     table: str,
     axes: list[str],
     columns: Sequence[str] | None,
-    where: Where | None,
+    where: AnyOf | None,
 ) -> pd.DataFrame:
     """Rows of one sweep's table, with the columns of ``runs`` that are asked for."""
     own = [c.name for c in TABLES[table]]
@@ -96,13 +100,13 @@ def _rows(
     for name in of_runs:
         if name not in runs:
             raise KeyError(f"neither {table} nor runs has a column {name}")
-    kept = [pc.field(name).isin(list(values)) for name, values in (where or {}).items()]
+    kept = _filter(where)
     wanted = [*dict.fromkeys(("run", *(c for c in asked if c in own)))]
     readable = set(runs["folder"])
 
     def scan() -> pd.DataFrame:
         paths = [p for f in folders if f.name in readable for p in tables.files(f, table)]
-        return tables.scan(paths, table, wanted, reduce(and_, kept) if kept else None).to_pandas()
+        return tables.scan(paths, table, wanted, kept).to_pandas()
 
     try:
         rows = tables.settled(scan)
@@ -111,6 +115,17 @@ def _rows(
     place = pd.Index(runs["run"]).get_indexer(rows["run"].astype(str))
     joined = runs[of_runs].take(place).set_axis(rows.index)
     return pd.concat([rows, joined], axis=1)
+
+
+def _filter(where: AnyOf | None) -> pc.Expression | None:
+    """What a row must satisfy to be read; None where every row does."""
+    either = [where] if isinstance(where, Mapping) else list(where or [])
+    found = [
+        reduce(and_, (pc.field(name).isin(list(values)) for name, values in each.items()))
+        for each in either
+        if each
+    ]
+    return reduce(or_, found) if found and len(found) == len(either) else None
 
 
 def _in_legend_order(

@@ -14,13 +14,16 @@ from matplotlib.patches import Patch
 from stability.figures.drawing import notes, style
 from stability.figures.drawing.layout import BLOCKS
 from stability.figures.drawing.page import MAX_PANELS, Page
+from stability.figures.drawing.rounding import is_rounding
 from stability.figures.drawing.scales import log_limits, log_ticks, whole_ticks
 from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.variants import facets, part, title, varying_axes
+from stability.figures.drawing.view import view
 from stability.results.sweep_rows import SweepRows
 
-MAX_DECADES = 5
-"""A colour scale over more hides what happens inside a panel."""
+MAX_TICKS = 5
+FARTHEST = 1e90
+"""A colour scale that reaches farther from 1 has no room for the ends that values leave."""
 
 
 def several_steps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -39,15 +42,14 @@ def draw_maps(rows: SweepRows, label: str, width: float) -> Figure:
     page = Page(len(shown), columns, width, min_height=1.2, max_height=1.9)
     if len(every) > len(shown):
         page.notes.append(f"First {len(shown)} of {len(every)} panels; the csv has all.")
-    for group in _scales(frame, len(shown), columns if rows_alike else 1):
+    for group in _scales(len(shown), columns if rows_alike else 1):
         axes = [page.axes[i] for i in group]
-        facets_shown = [shown[i] for i in group]
-        parts = [part(frame, facet) for facet in facets_shown]
-        limits = log_limits(pd.concat(parts)["value"])
-        for ax, facet, own in zip(axes, facets_shown, parts, strict=True):
+        parts = [part(frame, shown[i]) for i in group]
+        limits, beyond = _colour_limits(pd.concat(parts))
+        for ax, i, own in zip(axes, group, parts, strict=True):
             heat_map(ax, own, "step", limits)
-            ax.set_title(title(rows, facet), pad=3)
-        colour_bar(page, axes, label, limits)
+            ax.set_title(title(rows, shown[i]), pad=3)
+        colour_bar(page, axes, label, limits, beyond)
     for i, ax in enumerate(page.axes):
         ax.set_ylabel(BLOCKS if i % columns == 0 else "")
         ax.set_xlabel("step" if i + columns >= len(shown) else "")
@@ -66,12 +68,25 @@ def _arrange(frame: pd.DataFrame, names: list[str], count: int, width: float) ->
     return -(-count // -(-count // most)), False
 
 
-def _scales(frame: pd.DataFrame, count: int, row: int) -> list[list[int]]:
-    """Panels that share a colour scale: all, or where they lie decades apart, those of a row."""
-    low, high = log_limits(frame["value"])
-    if np.log10(high) - np.log10(low) <= MAX_DECADES:
+def _scales(count: int, row: int) -> list[list[int]]:
+    """Panels that share a colour scale: all, or, where the view asks for it, those of a row."""
+    if not view().own_colours:
         return [list(range(count))]
     return [list(range(i, min(i + row, count))) for i in range(0, count, row)]
+
+
+def _colour_limits(frame: pd.DataFrame) -> tuple[tuple[float, float], str]:
+    """The colour scale of some maps, and which of its ends (`Colorbar.extend`) values leave.
+
+    What is rounding error, or belongs to runs that all diverged, does not set the scale of the
+    others.
+    """
+    sound = frame[~is_rounding(frame) & (frame["diverged"] < frame["runs"])]
+    limits = log_limits((sound if len(sound) else frame)["value"])
+    above = limits[1] < FARTHEST and (frame["value"] > limits[1]).any()
+    below = (frame["value"] < limits[0]) & (frame["value"] > 0)
+    below = limits[0] > 1 / FARTHEST and below.any()
+    return limits, "both" if above and below else "max" if above else "min" if below else "neither"
 
 
 def _bad(rows: pd.DataFrame) -> pd.Series:
@@ -88,10 +103,14 @@ def legend_off_scale(frame: pd.DataFrame) -> list[Artist]:
     return found
 
 
-def colour_bar(page: Page, axes: list[Axes], label: str, limits: tuple[float, float]) -> None:
+def colour_bar(
+    page: Page, axes: list[Axes], label: str, limits: tuple[float, float], extend: str = "neither"
+) -> None:
     """The colour scale of these panels, beside them."""
     colours = ScalarMappable(LogNorm(*limits), mpl.colormaps[style.SEQUENTIAL])
-    bar = page.figure.colorbar(colours, ax=axes, label=label, aspect=25, pad=0.02, fraction=0.05)
+    bar = page.figure.colorbar(
+        colours, ax=axes, label=label, aspect=25, pad=0.02, fraction=0.05, extend=extend
+    )
     log_ticks(bar.ax.yaxis, limits)
     thin(bar)
 
@@ -121,7 +140,8 @@ def heat_map(ax: Axes, rows: pd.DataFrame, across: str, limits: tuple[float, flo
             paint = mpl.colors.ListedColormap([colour])
             ax.pcolormesh(*borders, np.ma.masked_where(~where, where), cmap=paint, rasterized=True)
     ax.grid(visible=False)
-    whole_ticks(ax.xaxis)
+    steps = [int(step) for step in grid.columns]
+    ax.set_xticks(steps[:: -(-len(steps) // MAX_TICKS)])  # places that exist
     whole_ticks(ax.yaxis)
 
 

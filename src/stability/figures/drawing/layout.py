@@ -2,23 +2,31 @@
 
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from stability.figures.drawing import scales
 from stability.figures.drawing.page import MAX_PANELS
+from stability.figures.drawing.rounding import is_rounding
 from stability.figures.drawing.variant_looks import Look, Looks, looks, roles
 from stability.figures.drawing.variants import Facet, facets, part, title
+from stability.figures.drawing.view import XScale, view
 from stability.results.sweep_rows import SweepRows
 
 Limits = tuple[float, float]
 Guides = Callable[[pd.DataFrame], list[tuple[float, str]]]
 """Rows -> values with names: known limits, drawn as dotted lines across a panel."""
 
-BLOCKS = r"blocks passed $l$"
+BLOCKS = "block $l$"
+FRACTION = "depth $l/L$"
+ROOM = 0.12
+"""Share of an axis that is free for arrows and values of curves that leave it."""
+NEAR = 4.0
+"""The embedding may stretch an axis by this factor; beyond, it is marked at the edge."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Chart:
     without: tuple[str, ...] = ()
     """Axes of the sweep that get no lines of their own: the one on x."""
     layers: bool = False
-    """Whether x counts blocks passed; x = 0, the embedding, then has a mark of its own."""
+    """Whether x is the block; x = 0, the embedding, then has a mark of its own."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,16 @@ class Layout:
     panels: list[Panel]
     total: int
     """Panels that the rows would fill; a page holds at most `MAX_PANELS` of them."""
+    x_scale: XScale = "layer"
+    """The axis of layers, never ``auto``; see `View.x`."""
+
+    @property
+    def x_label(self) -> str:
+        """The horizontal axis and, of layers, its scale."""
+        name = self.chart.x
+        if not self.chart.layers or self.x_scale == "layer":
+            return name
+        return FRACTION if self.x_scale == "fraction" else f"{name} (log)"
 
     @property
     def min_height(self) -> float:
@@ -123,7 +141,10 @@ class Layout:
         for values in facets(self.rows.with_frame(frame), axes) if len(frame) else []:
             hue = values[colour] if colour else None
             look = self.looks.look(hue, values[dash] if dash else None)
-            found.append(Curve(look, part(frame, values).sort_values("x")))
+            line = part(frame, values).sort_values("x")
+            if self.chart.layers and self.x_scale == "fraction":
+                line = line.assign(x=line["x"] / max(1, line["x"].max()))
+            found.append(Curve(look, line))
         return found
 
 
@@ -149,7 +170,18 @@ def layout(rows: SweepRows, chart: Chart, width: float) -> Layout:
         pairs = [(facet, down | across) for (facet, down), across in product(groups, side)]
     shown = pairs[: MAX_PANELS // grid.columns * grid.columns]
     panels = [_panel(rows, chart, grid, place, *both) for place, both in enumerate(shown)]
-    return Layout(rows, chart, looks(rows, by), grid, panels, len(pairs))
+    plan = Layout(rows, chart, looks(rows, by), grid, panels, len(pairs))
+    return replace(plan, x_scale=_x_scale(plan))
+
+
+def _x_scale(plan: Layout) -> XScale:
+    """The axis of layers that the view asks for, or that suits the depths."""
+    if view().x != "auto":
+        return view().x
+    for panel in plan.panels:
+        if len({curve.frame["x"].max() for curve in plan.curves(panel.frame)}) > 1:
+            return "fraction"
+    return "layer"
 
 
 def _grid(width: float, side: int, groups: int, shared: bool) -> Grid:
@@ -176,7 +208,9 @@ def _panel(
     name = str(where.get("quantity", rows.frame["quantity"].iloc[0]))
     quantity = chart.quantities[name]
     below = {chart.down: where[chart.down]} if chart.down else {}
-    limits = quantity.limits or _limits(part(rows.frame, {"quantity": name} | below), quantity)
+    limits = quantity.limits or _limits(
+        part(rows.frame, {"quantity": name} | below), quantity, chart.layers
+    )
     above, beside = _titles(rows, chart, grid, facet, where)
     if grid.aligned:
         above = above if place < grid.columns else ""
@@ -184,17 +218,31 @@ def _panel(
     return Panel(part(rows.frame, facet | where), facet, where, quantity, limits, above, beside)
 
 
-def _limits(rows: pd.DataFrame, quantity: Quantity) -> Limits:
+def is_unsound(rows: pd.DataFrame, quantity: Quantity) -> pd.Series:
+    """Whether every run of a row's variant diverged, or its gradient is rounding error."""
+    bad = rows["diverged"] >= rows["runs"]
+    return bad | is_rounding(rows) if quantity.backward else bad
+
+
+def _limits(rows: pd.DataFrame, quantity: Quantity, layers: bool) -> Limits:
     """Limits that all panels of a row share; a guide within six decades belongs to them.
 
-    Variants of which every run diverged do not count, where there are others.
+    Unsound variants do not count, where there are others; nor does an embedding far from the
+    blocks.
     """
-    sound = rows[rows["diverged"] < rows["runs"]]
-    rows = sound if len(sound) else rows
-    values = rows[["value", "low", "high"]]
+    unsound = is_unsound(rows, quantity)
+    beyond = rows[unsound]
+    rows = rows if unsound.all() else rows[~unsound]
+    inner = rows[rows["x"] > 0] if layers and (rows["x"] > 0).any() else rows
+    values = inner[["value", "low", "high"]]
     low, high = scales.log_limits(values)
+    outer = rows.loc[rows["x"] == 0, "value"] if layers else []
     near = [v for v, _ in quantity.guides(rows) if low / 1e6 < v < high * 1e6]
-    return scales.log_limits(values, near)
+    near += [v for v in outer if low / NEAR < v < high * NEAR]
+    low, high = scales.log_limits(values, near)
+    if (beyond["value"].replace(np.inf, np.nan) > high).any():
+        return low, scales.with_room(low, high, ROOM)
+    return low, high
 
 
 def _titles(

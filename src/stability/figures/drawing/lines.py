@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from stability.figures.drawing import notes, scales, style
-from stability.figures.drawing.layout import Chart, Curve, Layout, Panel, layout
+from stability.figures.drawing.layout import Chart, Curve, Layout, Panel, is_unsound, layout
 from stability.figures.drawing.page import Page
+from stability.figures.drawing.rounding import is_rounding
 from stability.figures.drawing.variant_looks import Look, legends
-from stability.figures.drawing.variants import part, variant
+from stability.figures.drawing.variants import part
 from stability.results.sweep_rows import SweepRows
 
 MARKS = {
     "x": "first not finite",
-    "v": "exactly 0",
+    "$0$": "exactly 0",
     "o": "embedding (hollow)",
-    "^": "above the axis",
     "diverged": "diverged",
 }
 """Group id of a mark -> its name in the legend."""
@@ -29,9 +29,9 @@ FINITE = "two standard deviations of it at this width"
 DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 2))}
 DOTTED: dict[str, Any] = DASHED | {"linewidth": 0.7, "linestyle": (0, (1, 1.5))}
 MAX_WORDS = 6
-"""Panels side by side that have room for a label of words; beyond, its symbol must do."""
-MAX_NAMED = 6
-"""Variants above the axis that a note names one by one."""
+"""Panels side by side from which on the symbol of x must do, without its word."""
+FAINT = 0.35
+"""Opacity of a curve that is rounding error, or whose runs diverged and that leaves the axis."""
 
 
 def draw_lines(
@@ -83,8 +83,8 @@ class Lines:
         if panel.beside:
             ax.text(1.03, 0.5, panel.beside, transform=ax.transAxes, rotation=270, va="center")
         if self.layout.is_lowest(place):
-            name = self.layout.chart.x
-            ax.set_xlabel(name if self.layout.grid.columns <= MAX_WORDS else name.split()[-1])
+            name, many = self.layout.x_label, self.layout.grid.columns >= MAX_WORDS
+            ax.set_xlabel(name.partition(" ")[2] if many else name)
         own = self.layout.has_own_scale(place)
         if own:
             ax.set_ylabel(panel.quantity.label)
@@ -98,15 +98,19 @@ class Lines:
         curves = self.layout.curves(panel.frame)
         if layers and curves:
             lengths = [max(1, int(curve.frame["x"].max())) for curve in curves]
-            scales.layer_x(ax, lengths, bool((self.layout.rows.frame["x"] == 0).any()))
+            embedding = bool((self.layout.rows.frame["x"] == 0).any())
+            scales.layer_x(ax, self.layout.x_scale, lengths, embedding)
         else:
             scales.whole_ticks(ax.xaxis)
         for turn, curve in enumerate(curves):
-            _curve(ax, curve, layers, turn, len(curves))
             line = curve.frame
+            faint = _is_faint(line, panel)
+            _curve(ax, curve, layers, turn, len(curves), FAINT if faint else 1.0)
             bad = line.loc[(line["not_finite"] > 0) & ((line["x"] > 0) | (not layers)), "x"]
             first = bad.tail(1) if panel.quantity.backward else bad.head(1)
             mark_edge(ax, first.to_numpy(float), 1.0, "x", curve.look.color)
+            if faint:
+                mark_exits(ax, line, curve.look.color)
 
     def draw_theory(self, ax: Axes, rows: pd.DataFrame) -> None:
         """Dashed lines, and dotted ones for the range of nets of this width."""
@@ -130,7 +134,7 @@ class Lines:
         if "when" in rows.frame and rows.frame["when"].nunique() == 1:
             self.page.notes.append(f"{str(rows.frame['when'].iloc[0]).capitalize()}.")
         self.page.notes += notes.seed_note(rows, centre) + notes.outcome_notes(rows)
-        self.page.notes += [*self._above(), *more, *notes.remark_notes(rows)]
+        self.page.notes += [*self._faint(), *more, *notes.remark_notes(rows)]
         return self.page.close()
 
     def _legend_of_marks(self) -> list[Any]:
@@ -146,19 +150,28 @@ class Lines:
         looks = {THEORY: DASHED, FINITE: DOTTED}
         return row + [Line2D([], [], label=t, **look) for t, look in looks.items() if t in used]
 
-    def _above(self) -> list[str]:
-        """A note on variants that leave their panel at the top, and how far."""
-        rows = self.layout.rows
-        high = pd.concat(
-            [p.frame[p.frame["value"] > ax.get_ylim()[1] * (1 + 1e-9)] for ax, p in self.panels]
-        ).sort_values("value", ascending=False)
-        high = rows.with_frame(high[np.isfinite(high["value"])]).variants()
-        said = [
-            f"{variant(rows, row) or 'values'} to {row['value']:.3g}" for _, row in high.iterrows()
-        ]
-        hidden = len(said) - MAX_NAMED
-        more = f" and {hidden} more variants" if hidden > 0 else ""
-        return [f"Above the axis: {'; '.join(said[:MAX_NAMED])}{more}."] if said else []
+    def _faint(self) -> list[str]:
+        """A note on variants that are drawn faint, and why."""
+        panels = self.layout.panels
+        bad = [(p, c.frame) for p in panels for c in self.layout.curves(p.frame)]
+        bad = [(p, line) for p, line in bad if _is_faint(line, p)]
+        if not bad:
+            return []
+        why = []
+        if any(p.quantity.backward and is_rounding(line).any() for p, line in bad):
+            why.append("rounding error of a fused attention kernel")
+        if any((line["diverged"] >= line["runs"]).all() for _, line in bad):
+            why.append("diverged")
+        return [f"Faint, and not counted for the axis: {' or '.join(why)}."]
+
+
+def _is_faint(line: pd.DataFrame, panel: Panel) -> bool:
+    """Whether a curve is rounding error, or leaves the axis and belongs to runs that diverged."""
+    unsound = is_unsound(line, panel.quantity)
+    low, high = panel.limits
+    outside = (line["value"] > high) | ((line["value"] < low) & (line["x"] > 0))
+    rounding = panel.quantity.backward and is_rounding(line).any()
+    return bool(unsound.any() and (rounding or outside.any()))
 
 
 def _guides(ax: Axes, guides: Sequence[tuple[float, str]], named: bool) -> None:
@@ -175,7 +188,7 @@ def _guides(ax: Axes, guides: Sequence[tuple[float, str]], named: bool) -> None:
             name.set_in_layout(False)
 
 
-def _curve(ax: Axes, curve: Curve, layers: bool, turn: int, count: int) -> None:
+def _curve(ax: Axes, curve: Curve, layers: bool, turn: int, count: int, opacity: float) -> None:
     """One curve with its band. What a log axis cannot show is marked at the panel's edge.
 
     The `count` curves of a panel take turns with their markers, as they may coincide.
@@ -189,23 +202,63 @@ def _curve(ax: Axes, curve: Curve, layers: bool, turn: int, count: int) -> None:
     shown = np.isfinite(y) & ((y > 0) | (not log))
     every = max(1, len(x) // 6, min(count, len(x) // 3))
     ax.plot(
-        x, np.where(shown, y, np.nan), markevery=(turn % every, every),
+        x, np.where(shown, y, np.nan), markevery=(turn % every, every), alpha=opacity,
         markeredgecolor="white", markeredgewidth=0.3, **look._asdict(),
     )  # fmt: skip
     if (line["seeds"] > 1).any():
         low, high = (line[c].to_numpy(float) for c in ("low", "high"))
         low = np.maximum(low, ax.get_ylim()[0]) if log else low
-        ax.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
+        ax.fill_between(x, low, high, color=look.color, alpha=0.18 * opacity, linewidth=0)
     if log:
-        mark_edge(ax, x[(y == 0) & (line["not_finite"].to_numpy() == 0)], 0.03, "v", look.color)
+        mark_edge(ax, x[(y == 0) & (line["not_finite"].to_numpy() == 0)], 0.04, "$0$", look.color)
 
 
 def _embedding(ax: Axes, point: pd.DataFrame, look: Look) -> None:
-    """The embedding: the marker of its line, hollow."""
-    if (point["value"] > 0).any():
-        x = 0.5 if ax.get_xscale() == "log" else 0
-        hollow = look._replace(marker=look.marker or "o", linestyle="none")
-        ax.plot([x], point["value"], markerfacecolor="none", gid="o", **hollow._asdict())
+    """The embedding: the marker of its line, hollow; off the axis, at its edge with its value."""
+    if not (point["value"] > 0).any():
+        return
+    x = 0.5 if ax.get_xscale() == "log" else 0
+    low, high = ax.get_ylim()
+    value = float(point["value"].iloc[0])
+    hollow = look._replace(marker=look.marker or "o", linestyle="none")
+    inside = float(np.clip(value, low, high))
+    ax.plot(
+        [x], [inside], markerfacecolor="none", gid="o", clip_on=inside == value, **hollow._asdict()
+    )
+    if inside != value and ax.get_yscale() == "log":
+        _exit(ax, x, value, above=value > high, colour=look.color)
+
+
+def mark_exits(ax: Axes, line: pd.DataFrame, colour: str) -> None:
+    """An arrow where a curve leaves the axis, with the extreme value that it reaches there."""
+    low, high = ax.get_ylim()
+    inner = line[np.isfinite(line["value"].astype(float)) & (line["value"] > 0)]
+    for out, above in ((inner[inner["value"] > high], True), (inner[inner["value"] < low], False)):
+        if len(out):
+            y = out["value"].astype(float)
+            at = y.idxmax() if above else y.idxmin()
+            _exit(ax, float(out.loc[at, "x"]), float(y[at]), above, colour)
+
+
+def _exit(ax: Axes, x: float, value: float, above: bool, colour: str) -> None:
+    """An arrow at the edge of a panel and a value beside it; below each other where they are many.
+
+    A value that is written there already is not written again.
+    """
+    arrow = r"$\uparrow$" if above else r"$\downarrow$"
+    text = f"{arrow}{scales.short(float(f'{value:.1g}'))}"
+    have = [t for t in ax.texts if t.get_gid() == arrow]
+    if any(t.get_text() == text for t in have):
+        return
+    left, right = ax.transAxes.inverted().transform(ax.transData.transform([(x, 1), (x, 1)]))[:, 0]
+    down = -7.5 * len(have) - 2
+    ax.annotate(
+        text, (x, 1.0 if above else 0.0), xycoords=ax.get_xaxis_transform(), gid=arrow,
+        xytext=(-2 if right > 0.5 else 2, down if above else -down), textcoords="offset points",
+        ha="right" if left > 0.5 else "left", va="top" if above else "bottom", fontsize=6,
+        color=colour, zorder=4,
+        bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.3},
+    ).set_in_layout(False)  # fmt: skip
 
 
 def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None:
@@ -221,6 +274,6 @@ def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None
     if len(x):
         x = x[:: max(1, len(x) // 6)]
         ax.plot(
-            x, np.full(len(x), height), marker, color=colour, markersize=4,
+            x, np.full(len(x), height), linestyle="none", marker=marker, color=colour, markersize=4,
             transform=ax.get_xaxis_transform(), gid=marker, clip_on=False,
         )  # fmt: skip

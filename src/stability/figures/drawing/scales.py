@@ -15,6 +15,8 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from stability.figures.drawing.view import XScale
+
 MIN_DECADES = 0.6
 """A log axis spans at least a factor of 4, so that noise does not look like a trend."""
 
@@ -34,6 +36,12 @@ def log_limits(values: Any, guides: Sequence[float] = ()) -> tuple[float, float]
     return (float(10**low), float(10**high)) if low < high else (10**-WIDEST, 10**WIDEST)
 
 
+def with_room(low: float, high: float, share: float) -> float:
+    """The upper limit of a log axis, raised by a share of its length."""
+    length = np.log10(high) - np.log10(low)
+    return float(10 ** min(np.log10(high) + share * length, WIDEST))
+
+
 def log_y(ax: Axes, limits: tuple[float, float]) -> None:
     """A vertical log axis."""
     ax.set_yscale("log")
@@ -42,9 +50,17 @@ def log_y(ax: Axes, limits: tuple[float, float]) -> None:
 
 
 def log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
-    """Few labels on a log axis: powers of ten, and 2 and 5 times them where it is short."""
+    """Few labels on a log axis: powers of ten, and 2 and 5 times them where it is short.
+
+    Below a decade, round numbers as on a linear axis.
+    """
     decades = np.log10(limits[1] / limits[0]) if limits[1] / limits[0] < 1e300 else 300
-    if decades < 1.7:
+    if decades < 1:
+        even = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
+        axis.set_major_locator(FixedLocator([v for v in even if v > 0]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+        axis.set_minor_locator(NullLocator())
+    elif decades < 1.7:
         tens = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.log10(limits[1]))
         axis.set_major_locator(FixedLocator(np.outer(tens, (1, 2, 5)).ravel().tolist()))
         axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
@@ -64,18 +80,18 @@ def short(value: float) -> str:
     return f"$10^{{{power}}}$" if lead == "1" else f"${lead}\\times10^{{{power}}}$"
 
 
-def layer_x(ax: Axes, lengths: Sequence[int], embedding: bool) -> None:
-    """The axis of blocks passed; a log axis where lines of very different length share a panel.
-
-    On a log axis the embedding is drawn at 0.5, labelled 0.
-    """
-    longest = max(lengths)
-    if longest >= 3 * min(lengths):
+def layer_x(ax: Axes, scale: XScale, lengths: Sequence[int], embedding: bool) -> None:
+    """The axis of blocks: l, l/L, or l on a log axis, where the embedding is drawn at 0.5."""
+    if scale == "log":
         whole_x(ax, [1, *lengths], before=[0.5] if embedding else [])
-    else:
-        pad = 0.03 * longest + 0.2
-        ax.set_xlim((0 if embedding else 1) - pad, longest + pad)
+        return
+    longest = 1 if scale == "fraction" else max(lengths)
+    pad = 0.03 * longest + (0.2 if scale == "layer" else 0)
+    ax.set_xlim((0 if embedding or scale == "fraction" else 1) - pad, longest + pad)
+    if scale == "layer":
         whole_ticks(ax.xaxis)
+    else:
+        ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
 
 def whole_ticks(axis: Axis) -> None:

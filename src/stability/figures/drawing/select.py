@@ -74,15 +74,17 @@ def over_seeds(
     Returns:
         axes, keys, ``value``, ``low``, ``high`` over the finite values; ``seeds`` that have the
         point, ``not_finite`` of them with a value or an entry that is not finite, ``runs`` of the
-        variant and ``diverged`` among them. No seed is left out of these counts.
+        variant and ``diverged`` among them. No seed is left out of these counts. ``rounding``, if
+        it is known (`rounding.with_rounding`): the largest of the seeds.
     """
     by = [*axes, *keys]
+    others = [c for c in ("rounding",) if c in frame]
     number = frame[value].astype(float)
     finite = number.where(np.isfinite(number))
     bad = ~np.isfinite(number)
     if "nonfinite" in frame:
         bad |= frame["nonfinite"].fillna(0) > 0
-    work = frame[[*by, "run"]].assign(_finite=finite, _bad=bad)
+    work = frame[[*by, "run", *others]].assign(_finite=finite, _bad=bad)
     if centre == "geometric":
         with np.errstate(divide="ignore"):  # the logarithm of 0 is meant: the mean becomes 0
             work["_finite"] = np.log(finite)
@@ -92,6 +94,7 @@ def over_seeds(
         high=("_finite", "max"),
         seeds=("run", "nunique"),
         not_finite=("_bad", "sum"),
+        **{c: (c, "max") for c in others},
     )
     if centre == "geometric":
         found[["value", "low", "high"]] = np.exp(found[["value", "low", "high"]])

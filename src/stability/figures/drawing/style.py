@@ -26,7 +26,7 @@ COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
     *("#882255", "#999933", "#332288"),
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "d", "<", ">", "p", "h", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (5, 1, 1, 1)), (0, (1, 1)))
 SEQUENTIAL = "viridis"
 """Colour map of numbers: perceptually even, readable in grey and with any colour vision."""
