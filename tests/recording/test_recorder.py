@@ -62,10 +62,10 @@ def slow_rows(config: dict, ran: Ran) -> dict[tuple, dict[str, float]]:
     grads = torch.autograd.grad(loss, [*sites.values(), *weights.values()])
     site_grads = dict(zip(sites, grads, strict=False))
     weight_grads = dict(zip(weights, grads[len(sites) :], strict=True))
-    rows = {}
+    rows, counted = {}, (y >= 0).flatten().numpy()
     for kind, tensors in (("act", sites), ("grad", site_grads)):
         for key, tensor in tensors.items():
-            median = np.nanmedian(token_rms_twin(tensor.detach()))
+            median = np.nanmedian(token_rms_twin(tensor.detach())[counted])
             rows[(*key, kind)] = twin(tensor.detach(), token_dim=1) | {"token_rms_median": median}
     after = ran.built.model.weights()
     updates = {k: after[k].detach() - w.detach() for k, w in weights.items()}
@@ -75,6 +75,15 @@ def slow_rows(config: dict, ran: Ran) -> dict[tuple, dict[str, float]]:
     for (kind, key), tensor in plain.items():
         rows[(*key, kind)] = twin(tensor.detach())
     return rows
+
+
+def test_padding_does_not_make_the_median_tokens_gradient_zero(tmp_path):
+    """Behind the last token that counts a causal net's gradient is exactly zero."""
+    changes = {"data.pad_share": 0.6, "train.steps": 1, "train.accumulate": 2}
+    ran = run(make_config(changes, dtype="fp64"), tmp_path)
+    deltas = ran.rows(kind="grad", site="resid_post", sublayer="mlp")
+    assert (deltas.zeros > deltas.numel / 2).all()
+    assert (deltas.token_rms_median > 0).all()
 
 
 def test_every_row_is_there_exactly_once_on_every_recorded_step(tmp_path):

@@ -51,6 +51,9 @@ def test_a_pass_starts_from_gradients_of_zero_and_tells_the_recorder_of_each_par
         def pass_done(self):
             told.append(gradients(made.model))
 
+        def pass_has_padding(self, padding_BT):
+            raise AssertionError(padding_BT)
+
     for _ in range(2):
         forward_backward(made, train_batch(made, 0), Recorder())
     assert len(told) == 4

@@ -6,6 +6,7 @@ each pass. Statistics stay on the device. The hooks on a model in an external lo
 passes apart by themselves, are in `recording.external.passes`.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ class SiteHooks:
         self.expected: list[Slot] = []
         """Slots of a step, in the order in which the forward pass meets them."""
         self._active = False
+        self._padding: Tensor | None = None
         self._passes: dict[Slot, list[tuple[Tensor, Tensor | None]]] = {}
         self._handles: list[Any] = []
         self._compiled: list[tuple[Any, tuple[Key, ...]]] = []
@@ -102,8 +104,12 @@ class SiteHooks:
 
     def start(self) -> None:
         """Begin a step and forget the one before."""
-        self._passes = {}
+        self._passes, self._padding = {}, None
         self._switch(True)
+
+    def pass_has_padding(self, padding: Tensor) -> None:
+        """Leave the padding of the coming pass out of medians over tokens."""
+        self._padding = padding.flatten()
 
     def stop(self) -> None:
         """End the step's passes: what runs from now on is not measured."""
@@ -142,6 +148,8 @@ class SiteHooks:
                 self._add(slot, stats.measure(tensor), None)
 
     def _add(self, slot: Slot, vector: Tensor, token_rms: Tensor | None) -> None:
+        if token_rms is not None and self._padding is not None:
+            token_rms = token_rms.masked_fill(self._padding, math.nan)
         self._passes.setdefault(slot, []).append((vector, token_rms))
 
     def pass_done(self) -> None:

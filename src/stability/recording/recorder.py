@@ -31,8 +31,8 @@ class Recorder:
             be `recording.sites.Site`; they are prepared here, before the first compiled call.
 
     Use: ``start()``; forward and backward passes, as many as make one step, ``pass_done()`` after
-    each; ``gradients(scale)``; ``before = snapshot()``; the update; ``updates(before, requested)``;
-    ``take()``.
+    each and, where a batch has padding, ``pass_has_padding(...)`` before; ``gradients(scale)``;
+    ``before = snapshot()``; the update; ``updates(before, requested)``; ``take()``.
     """
 
     def __init__(
@@ -78,6 +78,10 @@ class Recorder:
         vectors_NF = stats.measure_many(list(tensors.values()), minus)
         self._parameter_vectors |= zip([(kind, (key,)) for key in tensors], vectors_NF, strict=True)
         return vectors_NF
+
+    def pass_has_padding(self, padding_BT: Tensor) -> None:
+        """Say which tokens of the coming pass are padding; medians over tokens leave them out."""
+        self._hooks.pass_has_padding(padding_BT)
 
     def pass_done(self) -> None:
         """A forward and backward pass of the step has been made."""

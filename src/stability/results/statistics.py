@@ -166,7 +166,7 @@ FIELDS = (
     Field(  # held as it is, and as 0 where no token has a finite entry
         "token_rms_median",
         "float64",
-        "median over tokens of the token's rms",
+        "median over tokens of the token's rms, padding left out",
         column=lambda stored, measured: (
             np.where(measured.finite > 0, stored, np.nan) / measured.divisor
         ),

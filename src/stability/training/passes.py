@@ -60,6 +60,8 @@ def forward_backward(built: Built, batch: Batch, recorder: Recorder | None = Non
     total = torch.zeros((), device=batch.x_BT.device, dtype=built.precision.at_least_fp32)
     pairs = zip(batch.x_BT.tensor_split(parts), batch.y_BT.tensor_split(parts), strict=True)
     for x_BT, y_BT in pairs:
+        if recorder is not None and config.data.pad_share > 0:
+            recorder.pass_has_padding(y_BT == IGNORED)
         with built.precision.context(built.device):
             loss = loss_sum(built.model(x_BT), y_BT) / tokens
         (loss * built.loss_scale.scale).backward()
