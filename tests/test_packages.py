@@ -22,7 +22,7 @@ LEVEL = {name: number for number, level in enumerate(LEVELS) for name in level}
 FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if p != PACKAGE / "__init__.py"]
 
 HYDRA = {"hydra", "omegaconf"}
-ANALYSIS = ("shell", "config", "results", "theory", "figures", "claims", "difference", "plot")
+ANALYSIS = ("shell", "config", "results", "theory", "figures", "claims", "difference", "web")
 """What plotting and verdicts use: starts without torch and without hydra."""
 
 
@@ -84,7 +84,7 @@ def test_only_the_command_line_imports_hydra(path):
     assert package_of(path) == "cli" or not heads & HYDRA
 
 
-@pytest.mark.parametrize("name", ANALYSIS)
+@pytest.mark.parametrize("name", [*ANALYSIS, "plot"])
 def test_the_analysis_side_imports_neither_torch_nor_hydra(name):
     code = f"""
 import importlib, pkgutil, sys

@@ -37,7 +37,7 @@ def test_each_figure_comes_as_pdf_png_numbers_and_origin(
 ) -> None:
     assert main([str(sweep), *FEW]) == 0
     names = {f"{n}.{e}" for n in ("variance", "loss") for e in ("pdf", "png", "csv", "json")}
-    assert written(sweep / "figures") == names
+    assert written(sweep / "figures") == {*names, "index.html"}
     said = capsys.readouterr().out
     assert "4 runs, what varies: norm" in said
     assert "depth_ratio" in said and "skipped: depth does not vary" in said
@@ -130,7 +130,12 @@ def test_the_width_is_the_one_asked_for(sweep: Path, width: str) -> None:
     assert main([str(sweep), "--figures", "variance", "--format", "png", "--width", width]) == 0
     with Image.open(sweep / "figures" / "variance.png") as png:
         assert png.width == pytest.approx(float(width) * 200, abs=1)
-    assert written(sweep / "figures") == {"variance.png", "variance.csv", "variance.json"}
+    assert written(sweep / "figures") == {
+        "index.html",
+        "variance.png",
+        "variance.csv",
+        "variance.json",
+    }
 
 
 def test_at_draws_the_step_asked_for_and_says_who_lacks_it(

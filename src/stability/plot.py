@@ -34,6 +34,8 @@ from stability.results.schema import FIGURES_FOLDER, THEORY_FOLDER
 from stability.results.stream import stacks_apart
 from stability.results.sweep_rows import SweepRows
 from stability.theory.run_theory import SweepTheory, theory_of_sweep
+from stability.web import sweep_page
+from stability.web.sweep_page import PageFigure
 
 FORMATS = ("pdf", "png")
 
@@ -158,7 +160,7 @@ class SweepPlotter:
         if self.args.at is not None:
             self.runs = self.runs.with_remarks(*self._without_step(self.args.at))
         self._introduce()
-        drawn = 0
+        drawn: list[PageFigure] = []
         console = self.console
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             for name, module in progress.track(wanted.items(), description="drawing"):
@@ -169,9 +171,13 @@ class SweepPlotter:
                     continue
                 facts = origin(command, module, self.runs)
                 save(self.out / name, figure, numbers, facts, self.args.format)
-                drawn += 1
+                files = [f"{name}.{form}" for form in (*self.args.format, "csv")]
+                drawn.append(PageFigure.of(module, figure, facts, files))
                 console.print(f"  {name:16} {self.out / name}.{self.args.format[-1]}", markup=False)
-        return drawn
+        if drawn:
+            page = sweep_page.write(self.path, self.runs, drawn, self.out)
+            console.print(f"  {'all in a page':16} {page}", markup=False)
+        return len(drawn)
 
     def _introduce(self) -> None:
         axes, count = ", ".join(self.runs.axes), len(self.runs.frame)
