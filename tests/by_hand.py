@@ -6,6 +6,7 @@ site becomes a tensor of its own, so that `torch.autograd.grad` can be asked for
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,15 +15,39 @@ from stability.config.names import Key
 
 EPS = 1e-5
 
-EQUATIONS: dict[str, Callable] = {  # from the papers: x, sublayer, norm, second norm, depth
-    "pre": lambda x, f, n, out, depth: x + f(n(x)),
-    "post": lambda x, f, n, out, depth: n(x + f(x)),
-    "none": lambda x, f, n, out, depth: x + f(x),
-    "plain": lambda x, f, n, out, depth: f(x),
-    "peri": lambda x, f, n, out, depth: x + out(f(n(x))),
-    "deepnorm": lambda x, f, n, out, depth: n((2 * depth) ** 0.25 * x + f(x)),
+
+class At(NamedTuple):
+    """What an equation may depend on."""
+
+    depth: int
+    layer: int
+    a: Tensor | None
+    """The trained factor, where there is one."""
+
+
+EQUATIONS: dict[str, Callable] = {  # from the papers: x, sublayer, norm, second norm, place
+    "pre": lambda x, f, n, out, at: x + f(n(x)),
+    "post": lambda x, f, n, out, at: n(x + f(x)),
+    "none": lambda x, f, n, out, at: x + f(x),
+    "plain": lambda x, f, n, out, at: f(x),
+    "peri": lambda x, f, n, out, at: x + out(f(n(x))),
+    "deepnorm": lambda x, f, n, out, at: n((2 * at.depth) ** 0.25 * x + f(x)),
+    "sandwich": lambda x, f, n, out, at: x + out(f(n(x))),
+    "output_norm": lambda x, f, n, out, at: x + out(f(x)),
+    "dssn": lambda x, f, n, out, at: x + out(f(n(x))),
+    "trinity": lambda x, f, n, out, at: x + out(f(n(x))),
+    "lns": lambda x, f, n, out, at: x + f(n(x) / math.sqrt(at.layer + 1)),
+    "mix": lambda x, f, n, out, at: (
+        n(x + f(x)) if at.layer < math.floor(at.depth / 4) else x + f(n(x))
+    ),
+    "keel": lambda x, f, n, out, at: out(2 * at.depth * x + f(n(x))),
+    "depth_mup": lambda x, f, n, out, at: x + f(n(x)) / at.depth,
+    "rezero": lambda x, f, n, out, at: x + at.a * f(x),
+    "skipinit": lambda x, f, n, out, at: x + at.a * f(x),
+    "layerscale": lambda x, f, n, out, at: x + at.a * f(n(x)),
 }
-ENDS_IN_A_NORM = ("pre", "peri")
+ENDS_IN_A_NORM = ("pre", "peri", "sandwich", "output_norm", "dssn", "trinity", "lns", "mix")
+ENDS_IN_A_NORM += ("depth_mup", "layerscale")
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
@@ -80,7 +105,7 @@ class ByHand:
                     lambda z, at=(layer, sublayer): self._branch(*at, z),
                     lambda z, at=(layer, sublayer): self._norm(*at, "norm", z),
                     lambda z, at=(layer, sublayer): self._norm(*at, "norm.out", z),
-                    depth,
+                    At(depth, layer, self.weights.get(Key(layer, sublayer, "a"))),
                 )
                 x = self._site(layer, sublayer, "resid_post", x)
         self.seen[Key(depth, "head", "resid_pre")] = x

@@ -3,16 +3,30 @@
 import math
 
 import pytest
+import yaml
 
 from call_order import calls
+from stability.config import instantiate
+from stability.config.folders import conf_dir, options
 from stability.parts.placements import (
     DeepNorm,
+    DepthMuP,
+    DepthScaledSandwich,
+    Keel,
+    LayerNormScaling,
+    LayerScale,
+    Mix,
     NoNorm,
+    OutputNorm,
     Peri,
     Placement,
     Plain,
     Post,
     Pre,
+    ReZero,
+    Sandwich,
+    SkipInit,
+    Trinity,
     equation,
     norms_used,
 )
@@ -26,7 +40,32 @@ CATALOGUE = [
     (Plain, "f(x)", ["f"], [], False),
     (Peri, "x + N_out(f(N(x)))", ["norm", "f", "norm.out", "add"], ["", "out"], True),
     (DeepNorm, "N(2.21 x + f(x))", ["scale", "f", "add", "norm"], [""], False),
-]
+    (Sandwich, "x + N_out(f(N(x)))", ["norm", "f", "norm.out", "add"], ["", "out"], True),
+    (OutputNorm, "x + N_out(f(x))", ["f", "norm.out", "add"], ["out"], True),
+    (
+        DepthScaledSandwich, "x + 0.125 N_out(f(N(x)))",
+        ["norm", "f", "norm.out", "add"], ["", "out"], True,
+    ),
+    (Trinity, "x + 0.289 N_out(f(N(x)))", ["norm", "f", "norm.out", "add"], ["", "out"], True),
+    (LayerNormScaling, "x + f(0.5 N(x))", ["norm", "scale", "f", "add"], [""], True),
+    (Mix, "x + f(N(x))", ["norm", "f", "add"], [""], True),
+    (Keel, "N_out(24 x + f(N(x)))", ["scale", "norm", "f", "add", "norm.out"], ["", "out"], False),
+    (DepthMuP, "x + 0.0833 f(N(x))", ["norm", "f", "scale", "add"], [""], True),
+    (ReZero, "x + 0 f(x)", ["f", "scale", "add"], [], False),
+    (SkipInit, "x + 0.204 f(x)", ["f", "scale", "add"], [], False),
+    (LayerScale, "x + 0.1 f(N(x))", ["norm", "f", "scale", "add"], [""], True),
+]  # fmt: skip
+
+
+def made(cls, depth, layer=0, sublayer="mlp"):
+    """A placement with the arguments of its yaml."""
+    nodes = map(config_of, options("norm"))
+    (node,) = [n for n in nodes if n["_target_"].endswith(f".{cls.__name__}")]
+    return instantiate.build(node, "norm", depth, layer, sublayer)
+
+
+def config_of(option):
+    return yaml.safe_load((conf_dir() / "norm" / f"{option}.yaml").read_text())["build"]
 
 
 def test_every_placement_of_conf_is_in_the_catalogue():
@@ -35,7 +74,7 @@ def test_every_placement_of_conf_is_in_the_catalogue():
 
 @pytest.mark.parametrize(("cls", "text", "order", "norms", "final"), CATALOGUE)
 def test_each_placement_is_the_equation_of_its_source(cls, text, order, norms, final):
-    placement = cls(depth=12, layer=3, sublayer="mlp")
+    placement = made(cls, depth=12, layer=3)
     assert equation(placement) == text
     assert calls(placement) == order
     assert norms_used(placement) == norms
@@ -54,6 +93,38 @@ def test_deepnorm_constants_follow_the_depth(depth, alpha, beta):
         assert placement.init_gain(role) == pytest.approx(beta, rel=1e-4)
     for role in ("q", "k"):
         assert placement.init_gain(role) == 1.0
+
+
+def test_mix_is_post_ln_in_the_first_quarter_and_pre_ln_above():
+    for depth, post in ((12, 3), (8, 2), (3, 0), (5, 1)):
+        equations = [equation(Mix(depth, layer, "attn")) for layer in range(depth)]
+        assert equations == ["N(x + f(x))"] * post + ["x + f(N(x))"] * (depth - post)
+
+
+def test_factors_of_a_sublayer_follow_its_block_or_the_depth():
+    assert [LayerNormScaling(9, layer, "mlp").scale for layer in (0, 3, 8)] == [1, 0.5, 1 / 3]
+    assert {Keel(depth, 0, "mlp").alpha for depth in (80,)} == {160}
+    starts = [LayerScale(depth, 0, "mlp").a for depth in (1, 18, 19, 24, 25, 96)]
+    assert starts == [0.1, 0.1, 1e-5, 1e-5, 1e-6, 1e-6]
+    assert SkipInit(8, 0, "mlp").a == 0.25 and ReZero(8, 0, "mlp").a == 0
+
+
+def test_a_sandwich_scales_residual_projections_alone():
+    placement = Sandwich(8, 0, "mlp")
+    for role in ("attn_out", "mlp_out", "linear"):
+        assert placement.init_gain(role) == 0.25
+    assert {placement.init_gain(role) for role in ("q", "k", "v", "mlp_in", "mlp_gate")} == {1.0}
+
+
+SCALED = [(DepthScaledSandwich, 0.283, 0.432), (Trinity, 1, 1)]
+
+
+@pytest.mark.parametrize(("cls", "attn", "mlp"), SCALED)
+def test_a_depth_scaled_sandwich_starts_its_outer_gain_below_one(cls, attn, mlp):
+    for sublayer, c in (("attn", attn), ("mlp", mlp), ("linear", mlp)):
+        placement = made(cls, 16, 3, sublayer)
+        assert placement.norm_gain("out") == pytest.approx(c / 4)
+        assert placement.norm_gain("") == 1
 
 
 @pytest.mark.parametrize("cls", [Pre, Post, NoNorm, Plain, Peri])

@@ -56,6 +56,8 @@ def ratios(config, seeds, sequences=4):
         sides[0].append(frame.loc[list(found), "var"])
         sides[1].append(list(found.values()))
     predicted, real = (np.array(side) for side in sides)
+    nothing = (predicted == 0) & (real == 0)  # such as the gradient through a factor of 0
+    predicted, real = (np.where(nothing, 1.0, side) for side in (predicted, real))
     spread = (real / predicted).std(0) / np.sqrt(seeds)
     return pd.DataFrame(
         {"ratio": predicted.mean(0) / real.mean(0), "error": spread}, index=list(found)

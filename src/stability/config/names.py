@@ -81,6 +81,9 @@ SUBLAYER_KINDS = {
 }
 """Kinds of sublayers, in the order in which a forward pass meets them."""
 
+RESIDUAL_ROLES = tuple([*kind.roles][-1] for kind in SUBLAYER_KINDS.values())
+"""Roles of the matrices that write to the residual stream."""
+
 BLOCK_SUBLAYERS = {"attn_mlp": ("attn", "mlp"), "linear": ("linear",), "mlp": ("mlp",)}
 """Option of ``model.sublayers`` -> the sublayers of a block, in the order in which they run."""
 

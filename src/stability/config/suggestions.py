@@ -34,7 +34,7 @@ OTHER_NAMES = {
 }
 """Names that other tools and papers use -> the name here."""
 
-LONG_LIST = 15
+LONG_LIST = 30
 """A list of legal names with more entries than this is not printed where a name is near."""
 
 

@@ -70,7 +70,7 @@ def parts_of(config: Config) -> Parts:
         node = config.norm_type.build
         return instantiate.build(node, "norm_type.build", width, bias, kind=nn.Module)
 
-    return Parts(placement, norm, activation_of(config))
+    return Parts(placement, norm, activation_of(config), config.model.width)
 
 
 def init_of(config: Config) -> Init:

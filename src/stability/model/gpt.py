@@ -32,6 +32,7 @@ class Parts(NamedTuple):
     placement: Callable[[int, str], Placement]
     norm: Callable[[], nn.Module]
     activation: Activation
+    width: int
 
 
 def owned_norms(names: list[str], make: Callable[[], nn.Module]) -> nn.Module | None:
@@ -54,11 +55,17 @@ class Sublayer(nn.Module):
     def __init__(self, branch: nn.Module, placement: Placement, parts: Parts) -> None:
         super().__init__()
         self.placement = placement
+        self.starts = {name: float(getattr(placement, name)) for name in placement.learned}
+        """Where each trained factor of the placement starts."""
         self.norm = owned_norms(norms_used(placement), parts.norm)
         self.branch_in = Site()
         self.f = branch
         self.branch_out = Site()
         self.resid_post = Site()
+        for name, per_feature in placement.learned.items():
+            factor = nn.Parameter(torch.empty(parts.width if per_feature else 1))
+            self.register_parameter(name, factor)
+            setattr(placement, name, factor)  # the equation multiplies by it
 
     def branch(self, x_BTD: Tensor) -> Tensor:
         return self.branch_out(self.f(self.branch_in(x_BTD)))
@@ -189,6 +196,12 @@ class GPT(nn.Module):
         found[Key(self.depth, "head", "branch_out")] = self.head.branch_out
         return found
 
+    def sublayer(self, layer: int, name: str) -> Sublayer | None:
+        """The sublayer of this place; None for the embedding and the head."""
+        if not 0 <= layer < self.depth:
+            return None
+        return self.blocks[layer].sublayers()[name]
+
     def weights(self) -> dict[Key, nn.Parameter]:
         """Every parameter under the name the tables use: ``q``, ``q.bias``, ``norm.out.weight``."""
         found = {Key(EMBED_LAYER, "embed", n): p for n, p in self.embed.named_parameters()}
@@ -217,11 +230,18 @@ def draw(seed: int, name: str, shape: torch.Size) -> Tensor:
 def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
     """Give every weight its start: matrices std * draw, biases 0; norms keep gamma = 1, beta = 0.
 
-    std is the init's for the matrix, times the factor that the placement asks for its role.
+    std is the init's for the matrix, times the factor that the placement asks for its role. A
+    placement may ask for another gamma, and says where its trained factors start.
     """
     per_block = len(model.blocks[0].sublayers())
     for (layer, sublayer, name), p in model.weights().items():
+        owner = model.sublayer(layer, sublayer)
         if name.startswith("norm."):
+            if owner is not None and name.endswith(".weight"):
+                p.mul_(owner.placement.norm_gain(name[len("norm.") : -len("weight")].rstrip(".")))
+            continue
+        if owner is not None and name in owner.starts:
+            p.fill_(owner.starts[name])
             continue
         if name.endswith(".bias"):
             p.zero_()
@@ -231,9 +251,7 @@ def initialise(model: GPT, init: Init, seed: int, embed_std: float) -> None:
         else:
             fan_out, fan_in = p.shape
             weight = Weight.of(name, (fan_in, fan_out), layer, model.depth, per_block)
-            inside = sublayer != "head"
-            placement = model.blocks[layer].sublayers()[sublayer].placement if inside else None
-            std = start_std(init, weight, placement)
+            std = start_std(init, weight, owner.placement if owner is not None else None)
         place = sublayer if sublayer in ("embed", "head") else f"{layer}.{sublayer}"
         p.copy_(draw(seed, f"{place}.{name}", p.shape) * std)
 

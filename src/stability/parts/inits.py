@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from stability.config.instantiate import RefusedArgument
-from stability.config.names import SUBLAYER_KINDS
+from stability.config.names import RESIDUAL_ROLES, SUBLAYER_KINDS
 from stability.parts.placements import Placement
 from stability.parts.published import Published
 
 ROLES = {name: doc for kind in SUBLAYER_KINDS.values() for name, doc in kind.roles.items()}
 ROLES["head"] = "unembedding, where it is not tied to the embedding"
-RESIDUAL_ROLES = tuple([*kind.roles][-1] for kind in SUBLAYER_KINDS.values())
-"""Roles of the matrices that write to the residual stream."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,9 @@ class Weight:
 
 class Init(Published, ABC):
     """Base of every init."""
+
+    scales_with_depth = False
+    """Whether residual projections start smaller in a deeper net."""
 
     @abstractmethod
     def std(self, w: Weight) -> float:
@@ -93,6 +94,7 @@ class GPT2(Init):
 
     source = "Radford et al. 2019, section 2.3"
     combine = "not with a placement that divides by the depth itself"
+    scales_with_depth = True
 
     def std(self, w: Weight) -> float:
         return 0.02 / math.sqrt(w.sublayers) if w.role in RESIDUAL_ROLES else 0.02

@@ -8,16 +8,22 @@ tests).
 Which norms a block must own is read off the equation itself: ``norm(...)`` asks for ``norm``,
 ``norm.out(...)`` for a second one named ``norm.out``.
 
+A factor that is trained is an attribute that `Placement.learned` names: a number on covariances and
+in the text, a parameter in the model.
+
 To add one: a class here or in a module of your own, and a yaml in ``norm/`` with its label, its
 order in legends and ``build: {_target_: ...}``. It is built as
 ``cls(depth, layer, sublayer, **rest)``.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
+from stability.config.names import RESIDUAL_ROLES
 from stability.parts.published import Published
 
 Operand = Any
@@ -38,6 +44,13 @@ class Placement(Published, ABC):
     final_norm = False
     """Whether the stack ends in a norm before the head."""
 
+    learned: ClassVar[Mapping[str, bool]] = {}
+    """Attributes that are trained, from the value they are made with -> whether each feature has
+    its own; else there is one number for the sublayer."""
+
+    scales_with_depth = False
+    """Whether the equation itself makes branches smaller the more of them there are."""
+
     def __init__(self, depth: int, layer: int, sublayer: str) -> None:
         self.depth, self.layer, self.sublayer = depth, layer, sublayer
 
@@ -47,6 +60,10 @@ class Placement(Published, ABC):
 
     def init_gain(self, role: str) -> float:
         """Factor on the init's std for weights of this role, see `stability.parts.inits.ROLES`."""
+        return 1.0
+
+    def norm_gain(self, name: str) -> float:
+        """What gamma starts at, for the norm of this name (``""`` or ``out``)."""
         return 1.0
 
 
@@ -132,6 +149,167 @@ class DeepNorm(Placement):
         return 1.0 if role in ("q", "k") else self.beta
 
 
+class Sandwich(Peri):
+    """x + N'(f(N(x))) with the std of residual projections over sqrt(2L); ends in a norm."""
+
+    source = "arXiv:2105.13290 (CogView)"
+    reported = "4B parameters in fp16: trains where Pre-LN overflows"
+    scales_with_depth = True
+
+    def init_gain(self, role: str) -> float:
+        return (2 * self.depth) ** -0.5 if role in RESIDUAL_ROLES else 1.0
+
+
+class OutputNorm(Placement):
+    """x + N'(f(x)): only what a branch returns is normed; the stack ends in a norm."""
+
+    source = "arXiv:2501.00656 (OLMo 2)"
+    reported = "with QK-norm, at 7B: no spikes of the loss, where the Pre-LN model before had them"
+    final_norm = True
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + norm.out(f(x))
+
+
+class DepthScaledSandwich(Peri):
+    """x + N'(f(N(x))) where gamma of N' starts at c / sqrt(L); the stack ends in a norm.
+
+    What N' returns has the rms of its gamma, so a block adds (c_attn^2 + c_mlp^2) / L to the
+    variance, and all blocks c_attn^2 + c_mlp^2: 0.267 at every depth.
+
+    Args:
+        attn: c of attention.
+        mlp: c of the MLP, and of a linear branch.
+    """
+
+    source = "arXiv:2504.07866 (Pangu Ultra)"
+    reported = "94 layers, 1.6B parameters: no spikes, where a plain sandwich still has them"
+    combine = "init=tiny, in its source"
+    scales_with_depth = True
+
+    def __init__(
+        self, depth: int, layer: int, sublayer: str, attn: float = 0.283, mlp: float = 0.432
+    ) -> None:
+        super().__init__(depth, layer, sublayer)
+        self.start = (attn if sublayer == "attn" else mlp) / math.sqrt(depth)
+
+    def norm_gain(self, name: str) -> float:
+        return self.start if name == "out" else 1.0
+
+
+class Trinity(DepthScaledSandwich):
+    """x + N'(f(N(x))) where gamma of N' starts at 1 / sqrt(L): all blocks together add 2."""
+
+    source = "Arcee Trinity"
+    reported = "no spikes in 17T tokens"
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        super().__init__(depth, layer, sublayer, attn=1.0, mlp=1.0)
+
+
+class LayerNormScaling(Placement):
+    """x + f(N(x) / sqrt(l)), l = 1 .. L the block; the stack ends in a norm."""
+
+    source = "arXiv:2502.05795"
+    reported = "130M to 1B parameters: lower perplexity than Pre-LN; deep blocks contribute more"
+    combine = "not with an init that scales residual projections with depth, such as init=gpt2"
+    final_norm = True
+    scales_with_depth = True
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        super().__init__(depth, layer, sublayer)
+        self.scale = (layer + 1) ** -0.5
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + f(self.scale * norm(x))
+
+
+class Mix(Placement):
+    """N(x + f(x)) in the first floor(L / 4) blocks, x + f(N(x)) above; the stack ends in a norm."""
+
+    source = "arXiv:2412.13795 (Mix-LN)"
+    reported = "70M to 7B parameters: lower perplexity than Pre-LN and Post-LN"
+    combine = "needs warm-up, as Post-LN does"
+    final_norm = True
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return norm(x + f(x)) if self.layer < self.depth // 4 else x + f(norm(x))
+
+
+class Keel(Placement):
+    """N'(alpha x + f(N(x))), alpha = 2L."""
+
+    source = "arXiv:2601.19895"
+    scales_with_depth = True
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        super().__init__(depth, layer, sublayer)
+        self.alpha = 2.0 * depth
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return norm.out(self.alpha * x + f(norm(x)))
+
+
+class DepthMuP(Placement):
+    """x + f(N(x)) / L, the branch factor of CompleteP; the stack ends in a norm."""
+
+    source = "arXiv:2505.01618 (CompleteP)"
+    reported = "to 1.5B parameters: one learning rate serves all depths"
+    combine = "only the branch factor: learning rates and eps are not scaled"
+    final_norm = True
+    scales_with_depth = True
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + 1 / self.depth * f(norm(x))
+
+
+class ReZero(Placement):
+    """x + a f(x), one trained a for each sublayer, 0 at the start."""
+
+    source = "arXiv:2003.04887"
+    reported = "enwiki8: 12 layers train 56% faster than Post-LN; 120 layers train"
+    learned: ClassVar[Mapping[str, bool]] = {"a": False}
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        super().__init__(depth, layer, sublayer)
+        self.a = 0.0
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + self.a * f(x)
+
+
+class SkipInit(ReZero):
+    """x + a f(x), one trained a for each sublayer, 1 / sqrt(2L) at the start."""
+
+    source = "arXiv:2002.10444"
+    reported = "ResNets of 1,000 layers train without BatchNorm"
+    scales_with_depth = True
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        super().__init__(depth, layer, sublayer)
+        self.a = (2 * depth) ** -0.5
+
+
+class LayerScale(Placement):
+    """x + a f(N(x)), one trained a for each feature and sublayer; the stack ends in a norm.
+
+    a starts at 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond.
+    """
+
+    source = "arXiv:2103.17239 (CaiT)"
+    reported = "ImageNet: vision transformers of 36 and 48 layers train and gain accuracy"
+    final_norm = True
+    scales_with_depth = True
+    learned: ClassVar[Mapping[str, bool]] = {"a": True}
+
+    def __init__(self, depth: int, layer: int, sublayer: str) -> None:
+        super().__init__(depth, layer, sublayer)
+        self.a = 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
+
+    def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
+        return x + self.a * f(norm(x))
+
+
 @dataclass(frozen=True)
 class Text:
     """An expression as text. A sum is put in brackets before it is scaled."""
@@ -143,7 +321,8 @@ class Text:
         return Text(f"{self.body} + {other.body}", is_sum=True)
 
     def __rmul__(self, factor: float) -> "Text":
-        return Text(f"{factor:.3g} ({self.body})" if self.is_sum else f"{factor:.3g} {self.body}")
+        number = f"{factor:.3g}" if isinstance(factor, Real) else "a"  # a parameter of the model
+        return Text(f"{number} ({self.body})" if self.is_sum else f"{number} {self.body}")
 
     __mul__ = __rmul__
 
@@ -175,7 +354,9 @@ class Norms:
 def _text_run(placement: Placement) -> tuple[str, list[str]]:
     def apply(name: str, x: object) -> Text:
         label = f"N_{name}" if name else "N"
-        return Text(f"{label}({x.body})")  # type: ignore[attr-defined]
+        normed = Text(f"{label}({x.body})")  # type: ignore[attr-defined]
+        gain = placement.norm_gain(name)
+        return normed if gain == 1 else gain * normed
 
     norms = Norms(apply)
     result = placement(Text("x"), lambda x: Text(f"f({x.body})"), norms)

@@ -154,7 +154,11 @@ class Net:
                     site.saturated = True
             return add("branch_out", f(x))
 
-        norms = Norms(lambda name, x: self.norm(cast(Cov, x)))
+        def norm(name: str, x: object) -> Cov:
+            gain, out = placement.norm_gain(name), self.norm(cast(Cov, x))
+            return out if gain == 1 else gain * out
+
+        norms = Norms(norm)
         x = add("resid_pre", x)
         with naming_external(placement):
             out = placement(x, branch, norms)
