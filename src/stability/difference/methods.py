@@ -1,8 +1,9 @@
 """The methods of one sweep beside each other: what a reviewer asks of each, with intervals."""
 
 import math
+import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from stability.results.frames import sweep_rows
 from stability.results.index import sweeps
 from stability.results.sweep_rows import SweepRows
 
+MAX_COMMANDS = 3
+"""So many commands are told; the runs of a sweep may have been made by more."""
 NEVER = Interval(math.nan, math.nan, math.nan)
 """Of what was not measured."""
 
@@ -55,6 +58,7 @@ class Method:
     largest_logit: float
     """The largest over seeds."""
     step_ms: float
+    """The smallest over seeds."""
     parameters: float
 
 
@@ -66,6 +70,8 @@ class Methods:
     by: tuple[str, ...]
     methods: tuple[Method, ...]
     """By setting, then in the order of legends."""
+    facts: tuple[str, ...]
+    """What was run, in words."""
     remarks: tuple[str, ...]
 
     @property
@@ -102,7 +108,33 @@ def compare_methods(path: str | Path, by: Sequence[str] = ()) -> Methods:
         raise Unreadable(f"{path}: no run has ended")
     made = [_method(label, setting, own) for (setting, label), own in groups.items()]
     said = [f"left out {folder}: {why}" for folder, why in runs.damaged.items()]
-    return Methods(path, tuple(by or keys), tuple(made), (*runs.remarks, *said))
+    words = ["python", "-m", "stability.compare", str(path)]
+    page = shlex.join([*words, *(word for key in by for word in ("--by", key))])
+    facts = (*_facts(runs), f"this page: `{page}`")
+    return Methods(path, tuple(by or keys), tuple(made), facts, (*runs.remarks, *said))
+
+
+SAME = (
+    *("train.steps", "train.batch_size", "model.width", "model.heads", "model.context", "data"),
+    *("optimizer", "init", "norm_type", "dtype", "device", "versions.stability"),
+)
+"""Columns of runs that are told where all runs agree."""
+
+
+def _facts(runs: SweepRows) -> Iterator[str]:
+    """By which command the runs were made, what was swept, and what they share."""
+    frame = runs.frame
+    commands = frame["command"].dropna().unique() if "command" in frame else []
+    yield from (f"runs: `{command}`" for command in commands[:MAX_COMMANDS])
+    swept = [
+        ", ".join(variants.label(runs, axis, value) for value in variants.levels(runs, axis))
+        for axis in (*runs.axes, "seed")
+    ]
+    yield f"swept: {'; '.join(filter(None, swept))}"
+    known = [name for name in SAME if name in frame and name not in runs.axes]
+    alike = {name: frame[name].dropna().unique() for name in known}
+    shared = [f"{name}={found[0]}" for name, found in alike.items() if len(found) == 1]
+    yield f"all: {', '.join(shared)}; {len(frame)} runs"
 
 
 def _grouped(
@@ -149,7 +181,7 @@ def _method(label: str, setting: str, runs: Sequence[RunMeasures]) -> Method:
         evenness=median(lambda run: run.evenness),
         evenness_median=median(lambda run: run.evenness_median),
         largest_logit=float(np.fmax.reduce([run.largest_logit for run in own])),
-        step_ms=median(lambda run: run.step_ms),
+        step_ms=float(np.fmin.reduce([run.step_ms for run in own])),
         parameters=median(lambda run: run.parameters),
     )
 

@@ -97,7 +97,12 @@ COLUMNS = (
         lambda m, _: number(m.largest_logit),
         "largest magnitude of an attention logit at any recorded step and seed",
     ),
-    Column("ms a step", lambda m, _: number(m.step_ms), "median over steps, without recording"),
+    Column(
+        "ms a step",
+        lambda m, _: number(m.step_ms),
+        "what the fastest tenth of the steps stay below, without recording, of the fastest seed; on"
+        " a busy machine it is too long, and not for all methods alike",
+    ),
     Column("parameters", lambda m, _: number(m.parameters, 4), ""),
 )
 NOTE = (
@@ -136,13 +141,16 @@ def text(methods: Methods) -> str:
 
 def markdown(methods: Methods, picture: str) -> str:
     """The page in markdown; ``picture`` is the figure's address."""
-    lines = []
+    lines = [f"# Methods of {methods.path.resolve().name}", ""]
+    lines += [f"- {fact}" for fact in methods.facts]
+    lines.append("")
     for setting, frame in _shown(methods).items():
         rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.to_numpy().tolist()]
-        lines += [*([f"**{setting}**", ""] if setting else [])]
+        lines += [*([f"## {setting}", ""] if setting else [])]
         lines += ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows]
         lines.append("")
-    lines += [f"![Final loss by learning rate]({picture})", ""]
+    lines += ["## Final loss by learning rate", "", f"![Final loss]({picture})", ""]
+    lines += ["## What the columns say", ""]
     lines += [f"- **{head}**: {doc}." for head, doc in legend(methods)]
     lines += ["", *(f"- {remark}." for remark in methods.remarks), NOTE, ""]
     return "\n".join(lines)
@@ -151,6 +159,7 @@ def markdown(methods: Methods, picture: str) -> str:
 def html(methods: Methods, picture: bytes) -> str:
     """The page in html, with the figure inside."""
     parts = [f"<h1>{escape(methods.path.resolve().name)}</h1>"]
+    parts.append(f"<p>{'<br>'.join(map(escape, methods.facts))}</p>")
     for setting, frame in _shown(methods).items():
         parts += [f"<h2>{escape(setting)}</h2>"] if setting else []
         parts.append(frame.to_html(index=False, border=0, escape=True))
