@@ -16,7 +16,7 @@ COMMANDS = {
     "plot": "draw the figures of every sweep below a folder",
     "claims": "judge statements of papers on the runs of a folder",
     "theory": "compare the theory at init with measured runs",
-    "compare": "say in what two runs or sweeps differ",
+    "compare": "say in what two runs or sweeps differ, or the methods of one",
     "replay": "repeat the step at which a run diverged, operation by operation",
     "export": "send runs to TensorBoard or Weights & Biases",
     "bench": "measure what recording and compiling cost on this machine",

@@ -116,3 +116,33 @@ def test_a_branchs_exponent_leaves_out_the_first_block_only():
     given = {"probes": probes(*jacobians), "layers": rows(*streams)}
     found = measure("branch_jacobian_exponent", **given)
     assert found == pytest.approx(math.log(9) / math.log(1.5))
+
+
+def test_the_first_tokens_gradient_is_compared_with_the_mean_of_the_others():
+    squares = {0: [36.0, 1.0, 9.0], 1: [4.0, 1.0, 1.0], 2: [9.0, 1.0, 1.0]}
+    streams = [
+        {"probe": "token_grad", "layer": layer, "sublayer": "mlp", "item": str(t), "value": v}
+        for layer, values in squares.items()
+        for t, v in enumerate(values)
+    ]
+    others = [
+        {"probe": "token_grad", "layer": 0, "sublayer": "attn", "item": "0", "value": 777.0},
+        {"probe": "token_grad", "layer": -1, "sublayer": "embed", "item": "0", "value": 777.0},
+        {
+            "probe": "token_grad",
+            "layer": 0,
+            "sublayer": "mlp",
+            "item": "mlp_in.first",
+            "value": 7.0,
+        },
+        {"probe": "lesion", "layer": 0, "sublayer": "mlp", "item": "0", "value": 7.0},
+    ]
+    given = probes(*reversed(streams), *others)
+    # 6 over the mean of 1 and 3; 2 over 1; 3 over 1
+    assert measure("first_token_over_others", probes=given) == pytest.approx(3.0)
+    found = measure("first_token_over_others", probes=given, block="median")
+    assert found == pytest.approx(3.0)
+    two = probes(*(row for row in streams if row["layer"] > 0))
+    assert measure("first_token_over_others", probes=two, block="median") == pytest.approx(2.5)
+    zero = probes(*({**row, "value": 0.0} for row in streams))
+    assert "not finite" in reason("first_token_over_others", probes=zero)

@@ -40,6 +40,30 @@ def test_the_map_holds_the_root_mean_square_of_each_position(token_sweep):
     assert first[0] / first[5] == pytest.approx(math.sqrt(ratio))
 
 
+def test_position_0_is_compared_with_the_mean_of_the_others(token_sweep):
+    frame = numbers(token_sweep, token_gradient).frame
+    here = frame[(frame["norm"] == "post") & frame["model.causal"] & (frame["when"] == "at init")]
+    config = {"choices": {"norm": "post"}, "depth": 3}
+    for x in (1, 2, 3):  # each seed has its own scale, which the ratio does not see
+        sizes = [math.sqrt(token_share(config, x - 1, t)) for t in range(POSITIONS)]
+        (found,) = here.loc[here["x"] == x, "first_over_others"].unique()
+        assert found == pytest.approx(sizes[0] / (sum(sizes[1:]) / (POSITIONS - 1)))
+    figure = token_gradient.draw(numbers(token_sweep, token_gradient))
+    written = [t.get_text() for ax in figure.axes for t in ax.texts if t.get_gid() == "ratio"]
+    (first,) = here.loc[here["x"] == 1, "first_over_others"].unique()
+    assert f"{first:.2g}" in written and "1" in written
+
+
+def test_a_ratio_is_written_only_where_the_first_block_has_one(token_sweep):
+    rows = numbers(token_sweep, token_gradient)
+    above = rows.with_frame(rows.frame[rows.frame["x"] > 1])
+    large = rows.with_frame(rows.frame.assign(first_over_others=1234.5))
+    for given, expected in ((above, set()), (large, {"1,234"})):
+        figure = token_gradient.draw(given)
+        found = {t.get_text() for ax in figure.axes for t in ax.texts if t.get_gid() == "ratio"}
+        assert found == expected
+
+
 def test_the_theory_is_a_map_beside_the_measured_one(token_sweep):
     rows = numbers(token_sweep, token_gradient)
     figure = token_gradient.draw(rows, theory=at_init(rows))
@@ -52,4 +76,5 @@ def test_runs_that_a_theory_does_not_cover_leave_its_panels_empty(token_sweep):
     theory = at_init(rows)
     theory = theory.with_frame(theory.frame[theory.frame["norm"] == "pre"])
     figure = token_gradient.draw(rows, theory=theory)
-    assert [text.get_text() for ax in figure.axes for text in ax.texts] == ["none", "none"]
+    texts = [text for ax in figure.axes for text in ax.texts if text.get_gid() != "ratio"]
+    assert [text.get_text() for text in texts] == ["none", "none"]

@@ -16,7 +16,8 @@ from stability.claims.measures._rows import (
     slope,
 )
 from stability.config.names import SUBLAYER_ORDER
-from stability.results.stream import l2
+from stability.results.stream import ends_block, l2
+from stability.results.tokens import first_over_others, positions
 
 
 def decay_per_block(layers: Rows, token: Token = "all") -> float:
@@ -92,6 +93,21 @@ def spectral_error(probes: Rows) -> float:
     found = [_values(probes, "norm_jacobian", i) for i in ("spectral", "inverse_sigma")]
     spectral, inverse = (f.set_index(["layer", "sublayer"])["value"] for f in found)
     return float((spectral / inverse - 1).abs().max())
+
+
+def first_token_over_others(probes: Rows, block: Literal["first", "median"] = "first") -> float:
+    """Rms of the gradient at position 0 over the mean of the other positions.
+
+    At the output of the first block, or the median over blocks. Source: arXiv:2603.17771, which
+    reports it for trained models. From the probe ``token_grad``.
+    """
+    streams = positions(only(probes[probes["probe"] == "token_grad"], "probe token_grad"))
+    outputs = streams[(streams["layer"] >= 0) & ends_block(streams)]
+    ratios = first_over_others(outputs, ["layer"]).sort_values("layer")["ratio"].to_numpy(float)
+    found = ratios[0] if block == "first" else np.median(ratios)
+    if not np.isfinite(found):
+        raise Unmeasured("the ratio is not finite")
+    return float(found)
 
 
 def branch_jacobian_exponent(layers: Rows, probes: Rows, times_sigma: bool = True) -> float:
