@@ -67,6 +67,14 @@ def test_what_is_true_of_seeds_is_counted():
     assert pages.measured(share) == "14 of 20 seeds [0.457, 0.881]"
 
 
+def test_identities_come_last_in_a_report():
+    identity = page_of(GPT, identity=True, statement="identity")
+    proven = Result(claim_of(by_construction="t", statement="proven"), BY_CONSTRUCTION, "t")
+    text = pages.report([proven, identity, page_of(GPT, statement="measured")], {}, {})
+    said = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| [")]
+    assert said == ["measured", "proven", "identity"]
+
+
 def test_alternatives_stand_beside_the_criterion():
     found = page_of(replace(GPT, otherwise="seeds: >= 0.5"))
     assert pages.judged_by(found) == "GPT: >= 1, or seeds: >= 0.5"
@@ -157,7 +165,8 @@ def test_the_page_of_this_repository_holds_a_verdict_of_every_claim():
     page = folders.experiments_dir().parent / "docs" / "claims.md"
     claims = [c for c in syntax.read_claims(folders.experiments()) if not c.like]
     held = pages.verdicts(page.read_text())
-    assert list(held) == [c.id for c in claims]
+    last = [c.id for c in claims if c.by_construction or c.identity]
+    assert list(held) == [c.id for c in claims if c.id not in last] + last
     assert {v.partition(" (")[0] for v in held.values()} <= set(Verdict) - {NOT_MEASURED}
 
 

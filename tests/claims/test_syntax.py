@@ -112,7 +112,8 @@ def test_a_claim_without_a_statement_is_refused():
 
 def test_all_fields_of_a_part_arrive_with_their_types():
     part = {
-        **EXPONENT, "name": "GPT", "clause": "grows", "runs": "other", "where": {"norm": "pre", "depth": [6, 24]},
+        **EXPONENT, "name": "GPT", "clause": "grows", "runs": "other",
+        "where": {"norm": "pre", "depth": [6, 24]},
         "over": ["init"], "each": {"token": ["all", "median"]}, "level": 0.9, "mean": "geometric",
         "at": "end", "reference": {"norm": "post"}, "theory": False,
         "clear": {"measure": "increment", "errors": 5},

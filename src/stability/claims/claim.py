@@ -108,6 +108,8 @@ class Claim:
     """Whether the parts are one statement, of which all must hold in a setting."""
     scope: str = ""
     """What of the statement the parts judge, where that is not all of it: follows the verdict."""
+    identity: bool = False
+    """Whether it is an identity of algebra: the page of verdicts names it last."""
     like: str = ""
     """The experiment whose claim this one's runs are evaluated for."""
     by_construction: str = ""

@@ -35,14 +35,18 @@ def section(result: Result) -> str:
 
 
 def report(results: Sequence[Result], drawn: Mapping[str, str], own: Mapping[str, str]) -> str:
-    """Verdicts for a page of prose: a table, then each claim with its figure.
+    """Verdicts for a page of prose: a table, then each claim with its figure; identities last.
 
     Args:
         results: what was found.
         drawn: claim -> path of its figure from the page.
         own: experiment -> path of its own page from the page, where it has one.
     """
-    return _render("report", results, drawn, own)
+    return _render("report", sorted(results, key=_is_identity), drawn, own)
+
+
+def _is_identity(result: Result) -> bool:
+    return result.verdict == BY_CONSTRUCTION or result.claim.identity
 
 
 def _render(macro: str, *given: object) -> str:

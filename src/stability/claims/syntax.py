@@ -192,5 +192,6 @@ CLAIM: dict[str, Reader] = {
     **dict.fromkeys(("by_construction", "not_measured"), yaml_types.text),
     "stage": yaml_types.one_of(*STAGES),
     "together": yaml_types.flag,
+    "identity": yaml_types.flag,
     "parts": _parts,
 }
