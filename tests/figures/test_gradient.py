@@ -68,6 +68,13 @@ def test_scores_that_fp32_does_not_resolve_are_said_of_every_kernel(
     assert all("does not resolve the scores" in remark for remark in remarks)
 
 
+def test_rows_of_theory_need_no_largest_magnitude(tmp_path: Path) -> None:
+    write_run(tmp_path, {}, steps=1)
+    rows = recorded(tmp_path, gradient)
+    bare = rows.frame[rows.frame["site"] != "scores"].drop(columns=["absmax", "subnormal"])
+    assert not gradient.data(rows.with_frame(bare)).remarks
+
+
 def test_subnormal_gradients_are_said_with_the_worst_place(tmp_path: Path) -> None:
     write_run(tmp_path, {"norm": "pre", "depth": 2}, steps=1)
     write_run(tmp_path, {"norm": "post", "depth": 2}, steps=1, subnormal=512 * 16)

@@ -88,9 +88,10 @@ def _rounding_errors(rows: SweepRows) -> list[str]:
 
 def _of_scores(rows: SweepRows, some: pd.DataFrame, meaning: str) -> list[str]:
     """A remark on the variants of some rows, with their largest score, if there are any."""
-    scores = some[some["site"] == "scores"].sort_values("absmax", ascending=False)
-    if scores.empty:
+    scores = some[some["site"] == "scores"]
+    if scores.empty:  # as theory's rows always are
         return []
+    scores = scores.sort_values("absmax", ascending=False)
     largest = scores["absmax"].iloc[0]
     return [f"{_variants(rows, scores)}: scores of attention up to {largest:.0e}; {meaning}"]
 
