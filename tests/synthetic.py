@@ -53,6 +53,7 @@ FINFO = {
     "fp16": {"max": 65504.0, "tiny": 2.0**-14, "eps": 2.0**-10, "smallest_subnormal": 2.0**-24},
     "bf16": {"max": 3.39e38, "tiny": 2.0**-126, "eps": 2.0**-7, "smallest_subnormal": 9.2e-41},
     "fp32": {"max": 3.4e38, "tiny": 2.0**-126, "eps": 2.0**-23, "smallest_subnormal": 1.4e-45},
+    "fp64": {"max": 1.8e308, "tiny": 2.0**-1022, "eps": 2.0**-52, "smallest_subnormal": 5e-324},
 }
 
 
@@ -151,11 +152,13 @@ def write_run(
     rows: bool = True,
     data_hash: str = "d" * 64,
     subnormal: int = 0,
+    largest_score: float | None = None,
 ) -> Path:
     """Write one run folder and return it.
 
     With `bad_step` the run diverges there: the step's loss and layers from `bad_layer` on are NaN.
-    The gradient of the first block's output has so many `subnormal` entries.
+    The gradient of the first block's output has so many `subnormal` entries, and attention scores
+    are up to `largest_score` where it is given.
     """
     config = config_of({"train.steps": steps, "record.every": every, **overrides})
     what = identity(Config.from_plain(config), data_hash)
@@ -172,7 +175,12 @@ def write_run(
     recorded = sorted({*range(0, last + 1, every), last})
     metadata = {"stability.config": json.dumps(config), "stability.run": run}
     for table, make in (
-        ("layers", lambda: _layers(config, recorded, noise, bad_step, bad_layer, subnormal)),
+        (
+            "layers",
+            lambda: _with_score(
+                _layers(config, recorded, noise, bad_step, bad_layer, subnormal), largest_score
+            ),
+        ),
         ("steps", lambda: _steps(config, loss)),
         ("probes", lambda: _probes(config, recorded, noise, bad_step, bad_layer)),
     ):
@@ -193,6 +201,14 @@ def write_run(
 def _columns(rows: list[dict]) -> dict[str, list]:
     names = {name for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _with_score(columns: dict[str, list], largest: float | None) -> dict[str, list]:
+    """Columns of the layers table in which every score's largest magnitude is this."""
+    if largest is None or not columns:
+        return columns
+    pairs = zip(columns["site"], columns["absmax"], strict=True)
+    return columns | {"absmax": [largest if site == "scores" else own for site, own in pairs]}
 
 
 def _layers(

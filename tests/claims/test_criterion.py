@@ -42,6 +42,29 @@ def test_a_criterion_is_judged_by_the_whole_interval(values, stated, expected):
     assert judge(values, criterion.read_criterion("criterion", stated)).verdict == expected
 
 
+@pytest.mark.parametrize(
+    ("true", "seeds", "stated", "expected"),
+    [
+        (5, 5, {"at_least": 1}, HOLDS),
+        (14, 20, {"at_least": 1}, FAILS),
+        (19, 20, {"at_least": 1}, FAILS),
+        (10, 10, {"at_least": 0.5}, HOLDS),
+        (5, 5, {"at_least": 0.5}, INCONCLUSIVE),
+        (0, 10, {"at_least": 0.5}, FAILS),
+        (4, 4, {"at_least": 1}, NOT_MEASURED),
+        (3, 5, None, REPORTED),
+    ],
+)
+def test_what_is_true_of_seeds_is_judged_by_their_share(true, seeds, stated, expected):
+    values = [n < true for n in range(seeds)]
+    found = judge(values, criterion.read_criterion("criterion", stated))
+    assert found.verdict == expected
+    if seeds > 4:
+        assert (found.value, found.true_of) == (true / seeds, true)
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        assert found.low < found.high
+
+
 def test_a_geometric_mean_has_its_interval_on_the_logarithm():
     found = judge([1e-5, 1e-4, 1e-3, 1e-4, 1e-4], None, geometric=True)
     assert found.value == pytest.approx(1e-4)

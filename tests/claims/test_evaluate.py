@@ -27,6 +27,7 @@ from stability.claims.verdict import (
     BY_CONSTRUCTION,
     CONDITIONAL,
     FAILS,
+    HALF,
     HOLDS,
     INCONCLUSIVE,
     NOT_MEASURED,
@@ -383,14 +384,72 @@ def test_a_reference_must_have_learned_at_the_value_that_is_chosen(tmp_path):
 
     write_sweep(tmp_path, "q", {1e-3: LINEAR, 3e-3: LINEAR}, axis="train.lr", loss=loss)
     part = {"measure": "final_loss", "reference": {"norm": "pre"}}
-    (found,) = result_of(tmp_path, {**part, "over": ["train.lr"]}).findings
+    (found,) = result_of(tmp_path, {**part, "where": {"norm": "pre"}}).findings
     assert (found.absent, found.reason) == (
         True, "the reference arm has not learned: 6 of 12 runs have",
+    )  # fmt: skip
+    below, above = result_of(tmp_path, {**part, "over": ["train.lr"]}).findings
+    assert (below.verdict, below.value) == (REPORTED, 2.0)
+    assert (above.verdict, above.absent, above.reason) == (
+        NOT_MEASURED, False, "the reference arm has not learned: 0 of 6 runs have",
     )  # fmt: skip
     (found,) = result_of(
         tmp_path, {**part, "choose": {"axis": "train.lr", "where": {"norm": "pre"}}}
     ).findings
     assert (found.absent, found.value, found.reason) == (False, 2.0, "at lr=0.001")
+
+
+@pytest.mark.parametrize(("with_warmup", "expected"), [(2.0, HOLDS), (UNIGRAM, FAILS)])
+def test_an_alternative_holds_only_where_its_own_reference_has_learned(
+    tmp_path, with_warmup, expected
+):
+    """Nets that learn neither with warm-up nor without it do not need it."""
+
+    def loss(config):
+        if config["choices"]["norm"] == "pre":
+            return 2.0
+        return {0: UNIGRAM - 0.1, 50: with_warmup}[config["train"]["warmup_steps"]]
+
+    for norm in ("pre", "post"):
+        laws = {0: LINEAR, 50: LINEAR}
+        write_sweep(tmp_path, "q", laws, axis="train.warmup_steps", loss=loss, norm=norm)
+    axis = {"axis": "train.warmup_steps", "of": 0}
+    part = {
+        "name": "loss", "where": {"norm": "post"}, "reference": {"norm": "pre"},
+        "measure": "loss_difference", "with": {**axis, "to": 50}, "criterion": {"at_least": 9},
+        "or": {
+            "name": "seeds", "measure": "not_learned_at", "with": axis,
+            "criterion": {"at_least": 0.5},
+            "reference": {"norm": "post", "train.warmup_steps": 50},
+        },
+    }  # fmt: skip
+    found = result_of(tmp_path, part, EXPONENT)
+    assert found.findings[0].verdict == expected
+    assert found.findings[0].otherwise == "seeds: >= 0.5"
+    named = {HOLDS: ("seeds", 6), FAILS: ("loss", None)}[expected]
+    assert (found.findings[0].part, found.findings[0].count) == named
+
+
+def test_clauses_of_a_statement_are_judged_apart(tmp_path):
+    write_sweep(tmp_path, "q", LINEAR)
+    linear = {**EXPONENT, "clause": "is linear", "name": "a"}
+    exponential = {**BEATS, "clause": "is exponential", "name": "b"}
+    found = result_of(tmp_path, linear, exponential, scope="linear branch")
+    assert (found.verdict, found.said) == (HALF, "half (linear branch)")
+    assert found.reason == "is linear: holds; is exponential: fails"
+    both = result_of(tmp_path, linear, {**exponential, "clause": "is linear"})
+    assert (both.verdict, both.said) == (CONDITIONAL, "conditional")
+
+
+def test_runs_that_are_others_than_planned_are_said(tmp_path):
+    sweep = write_sweep(tmp_path, "q", LINEAR, seeds=range(5))
+    plan = {"seed": ["0", "1", "2", "3", "4"], "depth": ["12"], "model.width": [128]}
+    found = evaluate(claim_of(EXPONENT), {"q": SweepData(sweep, plan)}, with_theory=False)
+    assert found.verdict == HOLDS
+    assert found.departures == ["on runs of q with model.width=64 instead of 128"]
+    assert found.reason == found.departures[0]
+    same = {**plan, "model.width": ["64"]}
+    assert not evaluate(claim_of(EXPONENT), {"q": SweepData(sweep, same)}, False).departures
 
 
 def test_a_claim_that_is_not_measured_says_why():

@@ -120,3 +120,9 @@ def test_a_plot_is_as_high_as_its_lines():
 def test_what_was_not_measured_has_no_line():
     ax, _ = panel_of(BASE, replace(BASE, setting="b", verdict=NOT_MEASURED))
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a"]
+
+
+def test_what_is_true_of_seeds_is_drawn_as_their_share():
+    share = replace(BASE, measure="not_learned", value=0.7, low=0.4, high=0.9, count=14, seeds=20)
+    ax, _ = panel_of(share)
+    assert ax.get_xlabel().startswith("Share of seeds: whether the validation loss")

@@ -101,9 +101,9 @@ def test_a_branchs_jacobian_has_the_mean_exponent_of_its_kinds():
             streams.append({**where, "site": "resid_pre", "var": k**1.0})
     head = {"layer": 6, "sublayer": "head", "site": "resid_pre", "var": 99.0}
     given = {"probes": probes(*jacobians), "layers": rows(head, *streams)}
-    found = measure("branch_jacobian_exponent", **given, times_sigma=False)
+    found = measure("branch_jacobian_exponent", probes=given["probes"])
     assert found == pytest.approx(-1.5)
-    assert measure("branch_jacobian_exponent", **given) == pytest.approx(-1.0)
+    assert measure("branch_jacobian_times_sigma_exponent", **given) == pytest.approx(-1.0)
 
 
 def test_a_branchs_exponent_leaves_out_the_first_block_only():
@@ -114,7 +114,7 @@ def test_a_branchs_exponent_leaves_out_the_first_block_only():
     ]
     streams = [{"layer": layer, "site": "resid_pre"} for layer in range(3)]
     given = {"probes": probes(*jacobians), "layers": rows(*streams)}
-    found = measure("branch_jacobian_exponent", **given)
+    found = measure("branch_jacobian_times_sigma_exponent", **given)
     assert found == pytest.approx(math.log(9) / math.log(1.5))
 
 

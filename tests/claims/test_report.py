@@ -34,6 +34,7 @@ FACTS = {
     "claim": "q", "part": "GPT", "setting": "", "measure": "last_ratio",
     "criterion": "1 to 2, fails -1 to 0", "verdict": "holds", "value": 1.23456, "low": 1,
     "high": 1.5, "seeds": 6, "theory": 1.1, "no_theory": "", "reason": "", "sweep": "other",
+    "clause": "", "otherwise": "", "count": None,
     "admits": [1, 2], "absent": False,
 }  # fmt: skip
 
@@ -48,7 +49,8 @@ def test_the_files_beside_the_runs_hold_every_finding_whole(tmp_path):
     assert both[0] == both[1]
     findings = both[0].pop("findings")
     assert both[0] == {
-        "claim": "q", "statement": "a b", "source": "s", "verdict": "holds", "reason": "why",
+        "claim": "q", "statement": "a b", "source": "s", "verdict": "holds", "scope": "",
+        "reason": "why",
     }  # fmt: skip
     assert list(findings[0].items()) == list(FACTS.items())
     own = {"criterion": "", "verdict": "reported", "value": "text", "low": None, "high": None}
@@ -58,7 +60,9 @@ def test_the_files_beside_the_runs_hold_every_finding_whole(tmp_path):
     with (tmp_path / "out" / "claims.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 6
-    assert lines[0] == {k: str(v) for k, v in FACTS.items()} | {"admits": "(1, 2)"}
+    assert lines[0] == {k: "" if v is None else str(v) for k, v in FACTS.items()} | {
+        "admits": "(1, 2)"
+    }
     assert (tmp_path / "out" / "claims.md").read_text().count("## q") == 2
 
 

@@ -112,12 +112,14 @@ def test_a_claim_without_a_statement_is_refused():
 
 def test_all_fields_of_a_part_arrive_with_their_types():
     part = {
-        **EXPONENT, "name": "GPT", "runs": "other", "where": {"norm": "pre", "depth": [6, 24]},
+        **EXPONENT, "name": "GPT", "clause": "grows", "runs": "other",
+        "where": {"norm": "pre", "depth": [6, 24]},
         "over": ["init"], "each": {"token": ["all", "median"]}, "level": 0.9, "mean": "geometric",
         "at": "end", "reference": {"norm": "post"}, "theory": False,
         "clear": {"measure": "increment", "errors": 5},
         "choose": {"axis": "train.lr", "where": {"norm": "pre"}},
-        "or": {"measure": "first_overflow", "with": {"kind": "grad"}, "criterion": {"is": "mlp"}},
+        "or": {"measure": "first_overflow", "with": {"kind": "grad"}, "criterion": {"is": "mlp"},
+               "name": "other", "reference": {"norm": "peri"}},
     }  # fmt: skip
     (found,) = claim_of(part).parts
     first, other = found.measurements
@@ -125,10 +127,14 @@ def test_all_fields_of_a_part_arrive_with_their_types():
         measures()["growth_exponent"], EXPONENT["with"], Criterion(Range(0.9, 1.1))
     )
     assert other == Measurement(
-        measures()["first_overflow"], {"kind": "grad"}, Criterion(text="mlp")
+        measures()["first_overflow"],
+        {"kind": "grad"},
+        Criterion(text="mlp"),
+        "other",
+        {"norm": ["peri"]},
     )
     assert replace(found, measurements=()) == Part(
-        (), "GPT", "other", {"norm": ["pre"], "depth": [6, 24]}, ["init"],
+        (), "GPT", "grows", "other", {"norm": ["pre"], "depth": [6, 24]}, ["init"],
         {"token": ["all", "median"]}, 0.9, "geometric", "end", {"norm": ["post"]},
         Clear(measures()["increment"], 5), Choose("train.lr", {"norm": ["pre"]}), theory=False,
     )  # fmt: skip
@@ -150,6 +156,11 @@ def test_an_axis_that_a_measure_compares_is_a_key_the_runs_must_have():
     given = {"axis": "norm_type", "of": "rmsnorm", "to": "layernorm"}
     part = {"measure": "last_ratio", "with": given, "over": ["depth"]}
     assert claim_of(part).parts[0].config_keys == ["depth", "norm_type"]
+
+
+def test_a_claim_says_what_of_its_statement_it_judges():
+    assert claim_of(EXPONENT, scope="linear branch").scope == "linear branch"
+    assert claim_of(EXPONENT).scope == ""
 
 
 def test_a_claim_names_the_sweeps_it_needs_once():

@@ -7,11 +7,13 @@ import pytest
 from stability.claims.verdict import (
     CONDITIONAL,
     FAILS,
+    HALF,
     HOLDS,
     INCONCLUSIVE,
     NOT_MEASURED,
     REPORTED,
     Verdict,
+    across_clauses,
     across_settings,
     all_of,
     any_of,
@@ -58,6 +60,26 @@ def test_settings_that_hold_and_fail_are_conditional_and_one_left_open_leaves_al
     verdicts, expected, reason
 ):
     assert across_settings(dict(zip("abc", verdicts, strict=False))) == (expected, reason)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ((HOLDS,), HOLDS),
+        ((HOLDS, HOLDS), HOLDS),
+        ((FAILS, FAILS), FAILS),
+        ((HOLDS, FAILS), HALF),
+        ((HOLDS, FAILS, INCONCLUSIVE), HALF),
+        ((HOLDS, INCONCLUSIVE), INCONCLUSIVE),
+        ((HOLDS, NOT_MEASURED), NOT_MEASURED),
+        ((FAILS, NOT_MEASURED), NOT_MEASURED),
+        ((HOLDS, CONDITIONAL), CONDITIONAL),
+        ((HOLDS, FAILS, CONDITIONAL), CONDITIONAL),
+        ((), NOT_MEASURED),
+    ],
+)
+def test_a_statement_of_which_a_clause_holds_and_another_fails_is_half(verdicts, expected):
+    assert across_clauses(verdicts) == expected
 
 
 def test_a_verdict_is_printed_as_its_words():

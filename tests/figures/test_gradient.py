@@ -47,12 +47,32 @@ def test_a_gradient_that_is_a_kernels_rounding_error_is_said_to_be_one(tmp_path:
     scores = frame["site"] == "scores"
     assert scores.any()
     large = frame.assign(absmax=frame["absmax"].mask(scores, 1e9))
-    (remark,) = gradient.data(rows.with_frame(large)).remarks
-    assert "fused" in remark and "1e+09" in remark and "math" not in remark
+    remark, other = gradient.data(rows.with_frame(large)).remarks
+    assert "fused kernel is rounding error" in remark and "1e+09" in remark
+    assert "math" not in remark
+    assert "math" in other and "order of magnitude at best" in other
     old = large.assign(**{"model.attention": None})
     assert gradient.data(rows.with_frame(old)).remarks  # before there was a choice
     wide = large.assign(dtype="fp64")
     assert not gradient.data(rows.with_frame(wide)).remarks
+
+
+@pytest.mark.parametrize("kernel", ["fused", "math"])
+@pytest.mark.parametrize(("largest", "said"), [(0.019, 0), (0.021, 1), (0.9, 1)])
+def test_scores_that_fp32_does_not_resolve_are_said_of_every_kernel(
+    tmp_path: Path, kernel: str, largest: float, said: int
+) -> None:
+    write_run(tmp_path, {"model.attention": kernel}, steps=1, largest_score=largest * 2.0**24)
+    remarks = numbers(tmp_path, gradient).remarks
+    assert len(remarks) == said
+    assert all("does not resolve the scores" in remark for remark in remarks)
+
+
+def test_rows_of_theory_need_no_largest_magnitude(tmp_path: Path) -> None:
+    write_run(tmp_path, {}, steps=1)
+    rows = recorded(tmp_path, gradient)
+    bare = rows.frame[rows.frame["site"] != "scores"].drop(columns=["absmax", "subnormal"])
+    assert not gradient.data(rows.with_frame(bare)).remarks
 
 
 def test_subnormal_gradients_are_said_with_the_worst_place(tmp_path: Path) -> None:

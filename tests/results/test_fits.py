@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stability.results.fits import CLOSE, Line, aic, better_law, exponent, line, student, t_interval
+from stability.results.fits import (
+    CLOSE,
+    Line,
+    aic,
+    better_law,
+    exponent,
+    line,
+    share_interval,
+    student,
+    t_interval,
+)
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 19, 40])
@@ -156,3 +166,26 @@ def test_an_interval_needs_two_values():
     with pytest.raises(ValueError, match="two values"):
         t_interval([1.0])
     assert t_interval([1.0, 3.0]).mean == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "low", "high"),
+    [(5, 5, 0.4782, 1.0), (0, 5, 0.0, 0.5218), (14, 20, 0.4572, 0.8811), (1, 2, 0.0126, 0.9874)],
+)
+def test_a_share_has_the_interval_of_clopper_and_pearson(count, of, low, high):
+    found = share_interval(count, of)
+    assert found == pytest.approx((count / of, low, high), abs=5e-5)
+    with pytest.raises(ValueError, match="a share needs a seed"):
+        share_interval(0, 0)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_the_ends_of_a_shares_interval_leave_half_of_the_rest_on_each_side(level):
+    """By the definition: with the upper end as probability, at most so many is that unlikely."""
+
+    def at_most(count, of, p):
+        return sum(math.comb(of, k) * p**k * (1 - p) ** (of - k) for k in range(count + 1))
+
+    _, low, high = share_interval(7, 12, level)
+    assert at_most(7, 12, high) == pytest.approx((1 - level) / 2)
+    assert 1 - at_most(6, 12, low) == pytest.approx((1 - level) / 2)

@@ -117,7 +117,9 @@ def test_another_run_under_a_cells_hash_or_label_is_refused(tmp_path, folder):
     one, two = cells(tmp_path, [{"seed": 0}, {"seed": 1}], ["seed"])
     there = json.loads(json.dumps(one.identity)) | {"depth": 99}
     leave(one, folder.format(run=one.run), there)
-    with pytest.raises(ConfigError, match="holds another run: depth is 99 there, 2 here"):
+    with pytest.raises(
+        ConfigError, match="holds another run: depth is 99 there, 2 here; give another name"
+    ):
         grid.place([two, one])
 
 

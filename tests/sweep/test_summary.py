@@ -4,6 +4,7 @@ import io
 import json
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -167,6 +168,26 @@ def test_a_run_with_subnormal_gradients_is_named_with_what_to_do(tmp_path, share
     text = " ".join(text_of(made).split())
     assert ("subnormal numbers (largest share: norm-post 25%)" in text) == is_said
     assert ("flush_subnormal=true" in text) == is_said
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "share", "said"),
+    [
+        ("math", "fp32", 0.019, ""),
+        ("math", "fp32", 0.38, "right in their order of magnitude at best"),
+        ("math", "fp32", 8.3, "right in their order of magnitude at best"),
+        ("fused", "fp32", 0.38, "right in their order of magnitude at best"),
+        ("fused", "fp32", 8.3, "rounding error of the fused kernel"),
+        ("fused", "fp64", 8.3, ""),
+    ],
+)
+def test_scores_that_a_format_does_not_resolve_are_said(tmp_path, kernel, dtype, share, said):
+    changes = {"model.attention": kernel, "dtype": dtype}
+    folder = write_run(tmp_path / "s", changes, steps=1, largest_score=share * 2.0**24)
+    cell = replace(cell_of(folder), config=Config().changed(changes))
+    text = " ".join(text_of([cell]).split())
+    assert (f"{cell.title} {share:.2g}): gradients are {said}" in text) == bool(said)
+    assert ("does not resolve" in text) == bool(said)
 
 
 def test_subnormal_numbers_of_fp16_are_not_said_to_be_slow(tmp_path):

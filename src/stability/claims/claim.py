@@ -16,6 +16,14 @@ class Measurement:
     measure: Measure
     settings: Settings = field(default_factory=dict)
     criterion: Criterion | None = None
+    name: str = ""
+    """Of an alternative: what it is called in place of its part."""
+    reference: Where | None = None
+    """Of an alternative: the runs that must have learned for it to be measured."""
+
+    @property
+    def title(self) -> str:
+        return self.name or self.measure.name
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class Part:
     measurements: Sequence[Measurement]
     """Alternatives: one must hold. In the yaml ``measure``, ``with``, ``criterion`` and ``or``."""
     name: str = ""
+    clause: str = ""
+    """The clause of the statement that it judges, where there are several."""
     runs: str = ""
     """Experiment whose runs are used, where it is not the claim's own."""
     where: Where = field(default_factory=dict)
@@ -55,7 +65,7 @@ class Part:
     at: str = "init"
     """Recorded steps that count: ``init``, ``end`` or ``all``."""
     reference: Where | None = None
-    """The runs that must have learned for the part to be measured."""
+    """The runs that must have learned for the part to be measured, of each setting its own."""
     clear: Clear | None = None
     choose: Choose | None = None
     theory: bool = True
@@ -96,6 +106,10 @@ class Claim:
     figure: str = ""
     together: bool = False
     """Whether the parts are one statement, of which all must hold in a setting."""
+    scope: str = ""
+    """What of the statement the parts judge, where that is not all of it: follows the verdict."""
+    identity: bool = False
+    """Whether it is an identity of algebra: the page of verdicts names it last."""
     like: str = ""
     """The experiment whose claim this one's runs are evaluated for."""
     by_construction: str = ""

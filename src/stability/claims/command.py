@@ -7,7 +7,7 @@ its experiment's file, so that a changed criterion needs no new runs. Needs neit
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from rich.progress import Progress
 from stability import shell
 from stability.claims import forest, pages, report, syntax
 from stability.claims.claim import Claim
+from stability.claims.departures import planned
 from stability.claims.evaluate import Result, evaluate
 from stability.claims.sweep_data import SweepData
 from stability.claims.verdict import NOT_MEASURED
@@ -66,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.sweeps:
         print("\n".join(_sweeps(wanted)))
         return
-    found = _found(args.path)
+    found = _found(args.path, known)
     # A claim at another size is evaluated only where its runs exist.
     wanted = [c for c in wanted if args.claims or not c.like or c.runs in found]
     results = _evaluate(wanted, found, not args.no_theory, console)
@@ -140,13 +141,14 @@ def _sweeps(wanted: Sequence[Claim]) -> list[str]:
     return [f"{name} {','.join(sorted(set(f)))}".strip() for name, f in figures.items()]
 
 
-def _found(path: Path) -> dict[str, SweepData]:
+def _found(path: Path, known: Mapping[str, Path]) -> dict[str, SweepData]:
     """The sweeps by name. Raises Unreadable where two have one name."""
     found: dict[str, SweepData] = {}
     for folder in sweeps(path):
         if folder.name in found:
             raise Unreadable(f"{folder} and {found[folder.name].path}: two sweeps of one name")
-        found[folder.name] = SweepData(folder)
+        plan = planned(known[folder.name]) if folder.name in known else {}
+        found[folder.name] = SweepData(folder, plan)
     return found
 
 

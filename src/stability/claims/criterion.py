@@ -4,6 +4,9 @@ In a yaml a criterion is one of ``{between: [a, b]}``, ``{at_least: a}``, ``{at_
 ``{is: text}``. A number's holds where the whole interval over seeds lies in the range and fails
 where none of the interval does; an interval that straddles an end is inconclusive. With
 ``fails: {...}`` beside it, it fails only where the whole interval lies in that second range.
+
+What is true or false of a seed is judged by the share of seeds and its exact interval.
+``at_least: 1`` asks for every seed: all must do it, and one that does not refutes it.
 """
 
 import math
@@ -15,7 +18,7 @@ from typing import NamedTuple
 from stability.claims import yaml_types
 from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED, Verdict
 from stability.claims.yaml_types import BadClaim
-from stability.results.fits import Interval, t_interval
+from stability.results.fits import Interval, share_interval, t_interval
 
 LEAST_SEEDS = 5
 
@@ -56,6 +59,11 @@ class Criterion:
         if self.admits is None:
             return self.text
         return f"{self.admits}, fails {self.fails}" if self.fails else str(self.admits)
+
+    @property
+    def asks_for_every_seed(self) -> bool:
+        """Whether no share of seeds but all of them satisfies it."""
+        return self.admits is not None and self.admits.low == 1
 
     def judge(self, found: Interval | Counter[str]) -> Verdict:
         """The verdict of an interval over seeds, or of the texts that seeds gave.
@@ -119,6 +127,8 @@ class Judged(NamedTuple):
     low: float | None = None
     high: float | None = None
     reason: str = ""
+    true_of: int | None = None
+    """Of what is true or false: the seeds of which it is true."""
 
 
 def judge(
@@ -130,7 +140,7 @@ def judge(
     """The verdict of one number (or text) from each seed.
 
     Args:
-        values: at least `LEAST_SEEDS`, else nothing was measured.
+        values: at least `LEAST_SEEDS`, else nothing was measured. Of a bool, the share is judged.
         criterion: without one the numbers are only reported.
         level: of the interval.
         geometric: whether the mean and its interval are of the logarithms.
@@ -144,8 +154,20 @@ def judge(
     if texts:
         counts = Counter(texts)
         return Judged(criterion.judge(counts) if criterion else REPORTED, _listed(counts))
+    if all(isinstance(v, bool) for v in values):
+        return _judge_share(int(sum(numbers)), len(numbers), criterion, level)
     found = t_interval(numbers, level, geometric)
     return Judged(criterion.judge(found) if criterion else REPORTED, *found)
+
+
+def _judge_share(count: int, of: int, criterion: Criterion | None, level: float) -> Judged:
+    """The verdict of what is true of so many seeds."""
+    found = share_interval(count, of, level)
+    if criterion is None:
+        return Judged(REPORTED, *found, true_of=count)
+    share = found.mean
+    judged = Interval(share, share, share) if criterion.asks_for_every_seed else found
+    return Judged(criterion.judge(judged), *found, true_of=count)
 
 
 def _listed(counts: Counter[str]) -> str:

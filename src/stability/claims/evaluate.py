@@ -13,6 +13,7 @@ from stability.claims.verdict import (
     NOT_MEASURED,
     REPORTED,
     Verdict,
+    across_clauses,
     across_settings,
     all_of,
     any_of,
@@ -39,6 +40,12 @@ class Finding:
     """Why the theory, which predicts this measure, gives no value."""
     reason: str = ""
     sweep: str = ""
+    clause: str = ""
+    """The clause of the statement that it judges, where there are several."""
+    otherwise: str = ""
+    """What else might have held in its place, and its criterion."""
+    count: int | None = None
+    """Of what is true or false of a seed: the seeds of which it is true."""
     absent: bool = False
     """A part without runs, or whose reference has not learned: the claim waits for it."""
 
@@ -70,6 +77,15 @@ class Result:
     verdict: Verdict
     reason: str
     findings: Sequence[Finding] = ()
+    departures: Sequence[str] = ()
+    """Where the runs are others than their experiment plans."""
+
+    @property
+    def said(self) -> str:
+        """The verdict with what it covers, as tables print it: ``holds (linear branch)``."""
+        measured = self.verdict not in (NOT_MEASURED, BY_CONSTRUCTION)
+        scope = self.claim.scope if measured else ""
+        return f"{self.verdict} ({scope})" if scope else str(self.verdict)
 
     @property
     def waits(self) -> bool:
@@ -88,11 +104,14 @@ def evaluate(claim: Claim, sweeps: Mapping[str, SweepData], with_theory: bool = 
     if claim.not_measured:
         return Result(claim, NOT_MEASURED, claim.not_measured)
     findings = [f for part in claim.parts for f in _part(claim, part, sweeps, with_theory)]
-    return Result(claim, *decide(findings, claim.together), findings)
+    verdict, reason = decide(findings, claim.together)
+    used = {f.sweep: sweeps[f.sweep].departures for f in findings if f.sweep in sweeps}
+    others = [f"on runs of {name} with {what}" for name, what in used.items() if what]
+    return Result(claim, verdict, _joined("; ", reason, *others), findings, others)
 
 
 def decide(findings: Sequence[Finding], together: bool) -> tuple[Verdict, str]:
-    """The claim's verdict, and the settings in which it differs or why there is none.
+    """The claim's verdict, and the settings and clauses in which it differs or why there is none.
 
     Args:
         findings: those without a criterion do not count.
@@ -100,13 +119,24 @@ def decide(findings: Sequence[Finding], together: bool) -> tuple[Verdict, str]:
             with each of them the parts that have no settings.
     """
     counted = [f for f in findings if f.verdict != REPORTED and f.criterion]
-    found = _together(counted) if together else {f.label: f.verdict for f in counted}
-    verdict, reason = across_settings(found)
+    clauses = dict.fromkeys(f.clause for f in counted)
+    by = {c: _across([f for f in counted if f.clause == c], together) for c in clauses}
+    verdict = across_clauses([verdict for verdict, _ in by.values()])
+    one = len(by) == 1
+    said = [why if one else _joined(": ", clause, v, why) for clause, (v, why) in by.items()]
+    reason = _joined("; ", *said)
     waits = [f.reason for f in counted if f.absent]
     if waits or verdict == NOT_MEASURED:
         whys = waits or [f.reason for f in counted]
         return NOT_MEASURED, _joined("; ", *dict.fromkeys(whys))
     return verdict, reason
+
+
+def _across(counted: Sequence[Finding], together: bool) -> tuple[Verdict, str]:
+    """The verdict of one clause, and the settings in which it differs."""
+    return across_settings(
+        _together(counted) if together else {f.label: f.verdict for f in counted}
+    )
 
 
 def _together(counted: Sequence[Finding]) -> dict[str, Verdict]:
@@ -126,13 +156,15 @@ def _part(
 ) -> Iterator[Finding]:
     sweep, first = part.runs or claim.runs, part.measurements[0]
     title = part.title if len(claim.parts) > 1 else part.name
-    measure = first.measure.name
-    blank = Finding(claim.id, title, "", measure, first.criterion, NOT_MEASURED, sweep=sweep)
+    blank = Finding(
+        claim.id, title, "", first.measure.name, first.criterion, NOT_MEASURED,
+        sweep=sweep, clause=part.clause, otherwise=_otherwise(part.measurements),
+    )  # fmt: skip
     try:
         if sweep not in sweeps:
             raise NoRuns(f"no runs: python -m stability.run experiments={sweep}")
         _require_keys(claim, part, sweeps[sweep])
-        runs, chosen = _runs(part, sweeps[sweep])
+        runs = sweeps[sweep].finished(part.where)
     except NoRuns as why:
         yield replace(blank, absent=True, reason=str(why))
         return
@@ -140,9 +172,66 @@ def _part(
     for setting, some in by_setting(runs, part.over):
         for own, measurements in part.variants():
             here = replace(blank, setting=", ".join([*setting, *own]))
-            found = [_judged(here, part, m, sweeps[sweep], some, theory) for m in measurements]
-            best = _best(found)
-            yield replace(best, reason=_joined("; ", chosen, best.reason))
+            try:
+                judged = _in_setting(here, part, measurements, sweeps[sweep], some, theory)
+            except NoRuns as why:
+                judged = replace(here, absent=not part.over, reason=str(why))
+            yield judged
+
+
+def _otherwise(measurements: Sequence[Measurement]) -> str:
+    """The alternatives to the first measurement, as tables print them."""
+    others = [m for m in measurements[1:] if m.criterion]
+    return "; ".join(f"{m.title}: {m.criterion}" for m in others)
+
+
+def _in_setting(
+    blank: Finding,
+    part: Part,
+    measurements: Sequence[Measurement],
+    sweep: SweepData,
+    runs: pd.DataFrame,
+    theory: bool,
+) -> Finding:
+    """The best of a part's alternatives in one setting, whose runs are given.
+
+    Raises:
+        NoRuns: the reference of the part has not learned there.
+    """
+    where: dict[str, Sequence[Scalar]] = {key: [_value(runs, key)] for key in part.over}
+    chosen: dict[str, Sequence[Scalar]] = {}
+    if part.choose:
+        best = sweep.best(replace(part.choose, where={**where, **part.choose.where}))
+        chosen = {part.choose.axis: [best]}
+    if part.reference is not None:
+        sweep.require_learned({**where, **part.reference, **chosen})
+    found = []
+    for m in measurements:
+        try:
+            if m.reference is not None:
+                sweep.require_learned({**where, **m.reference, **chosen})
+        except NoRuns as why:
+            found.append(
+                replace(
+                    blank,
+                    part=m.title,
+                    measure=m.measure.name,
+                    criterion=m.criterion,
+                    reason=str(why),
+                )
+            )
+            continue
+        here = replace(blank, part=m.name or blank.part)
+        found.append(_judged(here, part, m, sweep, select(runs, chosen), theory))
+    at = [f"at {last_name(axis)}={value}" for axis, (value,) in chosen.items()]
+    best_of = _best(found)
+    return replace(best_of, reason=_joined("; ", *at, best_of.reason))
+
+
+def _value(runs: pd.DataFrame, key: str) -> Scalar:
+    """The value that all these runs have; None where they do not set the key."""
+    value: Scalar = runs[key].iloc[0]
+    return None if pd.isna(value) else value
 
 
 def _require_keys(claim: Claim, part: Part, sweep: SweepData) -> None:
@@ -150,23 +239,6 @@ def _require_keys(claim: Claim, part: Part, sweep: SweepData) -> None:
     for key in part.config_keys:
         if key not in sweep.runs:
             raise BadClaim(f"{claim.name}: {key}: no run of {sweep.path.name} has this key")
-
-
-def _runs(part: Part, sweep: SweepData) -> tuple[pd.DataFrame, str]:
-    """The runs that a part measures, and which value of an axis was chosen, in words.
-
-    Raises:
-        NoRuns: there is none, or the reference has not learned.
-    """
-    runs = sweep.finished(part.where)
-    chosen: dict[str, list[Scalar]] = {}
-    if part.choose:
-        chosen = {part.choose.axis: [sweep.best(part.choose)]}
-        runs = select(runs, chosen)
-    if part.reference is not None:
-        sweep.require_learned({**part.reference, **chosen})
-    at = [f"at {last_name(axis)}={value}" for axis, (value,) in chosen.items()]
-    return runs, _joined("; ", *at)
 
 
 def _judged(
@@ -195,6 +267,7 @@ def _judged(
         low=judged.low,
         high=judged.high,
         seeds=len(values),
+        count=judged.true_of,
         reason=_joined("; ", judged.reason, *left_out),
         theory=predicted.value,
         no_theory=predicted.reason,

@@ -116,6 +116,8 @@ def _admitted(finding: Finding) -> tuple[float, ...]:
 def _meaning(finding: Finding) -> str:
     """What the number is, in its measure's own words, and what is asked of it."""
     what = measures()[finding.measure].meaning.rstrip(".")
+    if finding.count is not None:
+        what = f"Share of seeds: {what[0].lower()}{what[1:]}"
     asked = f"criterion: {finding.criterion}" if finding.criterion else "no criterion: reported"
     return f"{textwrap.fill(what.replace('`', ''), 66)}\n{asked}"
 

@@ -35,14 +35,18 @@ def section(result: Result) -> str:
 
 
 def report(results: Sequence[Result], drawn: Mapping[str, str], own: Mapping[str, str]) -> str:
-    """Verdicts for a page of prose: a table, then each claim with its figure.
+    """Verdicts for a page of prose: a table, then each claim with its figure; identities last.
 
     Args:
         results: what was found.
         drawn: claim -> path of its figure from the page.
         own: experiment -> path of its own page from the page, where it has one.
     """
-    return _render("report", results, drawn, own)
+    return _render("report", sorted(results, key=_is_identity), drawn, own)
+
+
+def _is_identity(result: Result) -> bool:
+    return result.verdict == BY_CONSTRUCTION or result.claim.identity
 
 
 def _render(macro: str, *given: object) -> str:
@@ -83,6 +87,9 @@ def measured(finding: Finding) -> str:
     """Value and interval: ``1.02 [0.99, 1.05]``."""
     if finding.low is None:
         return rounded(finding.value)
+    if finding.count is not None:
+        ends = f"[{rounded(finding.low)}, {rounded(finding.high)}]"
+        return f"{finding.count} of {finding.seeds} seeds {ends}"
     return f"{rounded(finding.value)} [{rounded(finding.low)}, {rounded(finding.high)}]"
 
 
@@ -118,8 +125,13 @@ def judged_by(result: Result) -> str:
     """What a verdict rests on, which may be narrower than the statement: parts and criteria."""
     if result.verdict == BY_CONSTRUCTION:
         return "a test"
-    judged = {f.part: f.asked for f in result.findings if f.criterion}
+    judged = {f.part: _asked(f) for f in result.findings if f.criterion}
     return "; ".join(": ".join(filter(None, pair)) for pair in judged.items())
+
+
+def _asked(finding: Finding) -> str:
+    """A criterion, with what else could have held in its place."""
+    return ", or ".join(filter(None, (finding.asked, finding.otherwise)))
 
 
 def by_verdict(result: Result) -> list[str]:
@@ -127,12 +139,12 @@ def by_verdict(result: Result) -> list[str]:
     counted = [f for f in result.findings if f.criterion]
     if result.claim.together or not counted or result.verdict == NOT_MEASURED:
         return [result.reason] if result.reason else []
-    said = []
+    said: list[str] = []
     for verdict in (HOLDS, FAILS, INCONCLUSIVE, NOT_MEASURED):
         parts = dict.fromkeys(f.part for f in counted if f.verdict == verdict)
         if parts:
             said.append(f"{verdict}: {'; '.join(_settings(p, verdict, counted) for p in parts)}")
-    return said if len(said) > 1 else []
+    return [*(said if len(said) > 1 else []), *result.departures]
 
 
 def _settings(part: str, verdict: Verdict, counted: Sequence[Finding]) -> str:

@@ -15,13 +15,20 @@ from stability.claims.verdict import (
     BY_CONSTRUCTION,
     CONDITIONAL,
     FAILS,
+    HALF,
     HOLDS,
     NOT_MEASURED,
     Verdict,
 )
 from stability.results import atomic
 
-STYLES = {HOLDS: "green", FAILS: "red", CONDITIONAL: "yellow", BY_CONSTRUCTION: "cyan"}
+STYLES = {
+    HOLDS: "green",
+    FAILS: "red",
+    CONDITIONAL: "yellow",
+    HALF: "yellow",
+    BY_CONSTRUCTION: "cyan",
+}
 
 
 def console(results: Sequence[Result]) -> Table:
@@ -33,7 +40,7 @@ def console(results: Sequence[Result]) -> Table:
             why = "; ".join(dict.fromkeys(f.reason for f in result.findings))
             table.add_row(head, "", why, "", "", "", _coloured(NOT_MEASURED), end_section=True)
             continue
-        whole = _coloured(result.verdict)
+        whole = _coloured(result.verdict, result.said)
         table.add_row(head, "", "", "", "", "", whole, end_section=not result.findings)
         for i, row in enumerate(pages.rows(result)):
             last = i == len(result.findings) - 1
@@ -42,8 +49,8 @@ def console(results: Sequence[Result]) -> Table:
     return table
 
 
-def _coloured(verdict: Verdict) -> str:
-    return f"[{STYLES.get(verdict, 'dim')}]{verdict}[/]"
+def _coloured(verdict: Verdict, said: str = "") -> str:
+    return f"[{STYLES.get(verdict, 'dim')}]{said or verdict}[/]"
 
 
 def write(results: Sequence[Result], out: Path) -> list[Path]:
@@ -73,6 +80,7 @@ def _json(results: Sequence[Result]) -> str:
             "statement": pages.one_line(r.claim.statement),
             "source": r.claim.source,
             "verdict": r.verdict,
+            "scope": r.claim.scope,
             "reason": r.reason,
             "findings": [f.facts for f in r.findings],
         }

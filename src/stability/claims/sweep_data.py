@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from stability.claims.claim import Choose, Clear
+from stability.claims.departures import Planned, departures
 from stability.claims.measures import Measure, Settings, Unmeasured
-from stability.claims.yaml_types import Scalar, Where
+from stability.claims.yaml_types import DERIVED, Scalar, Where
 from stability.config.knobs import GROUPS
 from stability.results.frames import load, sweep_rows
 from stability.results.schema import FIGURES_FOLDER, FINISHED, THEORY_FOLDER
@@ -45,24 +46,37 @@ class Theory(NamedTuple):
 
 
 class SweepData:
-    """A sweep's runs and tables, each read once and when asked for."""
+    """A sweep's runs and tables, each read once and when asked for.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: the sweep's folder.
+        planned: what the runs of its experiment are to be, see `departures.planned`.
+    """
+
+    def __init__(self, path: Path, planned: Planned | None = None) -> None:
+        self.path, self.planned = path, planned or {}
         self._tables: dict[str, pd.DataFrame] = {}
 
     @cached_property
     def _runs(self) -> SweepRows:
         return sweep_rows(self.path, "runs")
 
-    @property
+    @cached_property
     def runs(self) -> pd.DataFrame:
-        return self._runs.frame
+        """One row per run, with the keys of `DERIVED`."""
+        frame = self._runs.frame
+        made = {key: (a, b) for key, (a, b) in DERIVED.items() if {a, b} <= {*frame}}
+        return frame.assign(**{key: frame[a] * frame[b] for key, (a, b) in made.items()})
 
     @property
     def damaged(self) -> Mapping[str, str]:
         """Folder of each run that cannot be read -> the reason."""
         return self._runs.damaged
+
+    @cached_property
+    def departures(self) -> str:
+        """In which keys the runs are other than planned; empty where they are not."""
+        return departures(self.runs, self.planned)
 
     def finished(self, where: Where) -> pd.DataFrame:
         """Finished runs whose config has these values.

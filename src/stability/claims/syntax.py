@@ -7,6 +7,7 @@ parts; with ``together: true`` the parts are one statement, of which all must ho
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,9 @@ def _part(node: Node) -> Part:
 
 
 def _alternative(key: str, value: object) -> Measurement:
-    return _measurement(
-        yaml_types.read_fields(yaml_types.mapping(key, value), MEASUREMENT, ("measure",)), {}
-    )
+    given = yaml_types.read_fields(yaml_types.mapping(key, value), ALTERNATIVE, ("measure",))
+    own = {name: given[name] for name in ("name", "reference") if name in given}
+    return replace(_measurement(given, {}), **own)
 
 
 def _measurement(given: Mapping[str, Any], each: Mapping[str, Sequence[object]]) -> Measurement:
@@ -166,10 +167,15 @@ MEASUREMENT: dict[str, Reader] = {
     "with": yaml_types.mapping,
     "criterion": criterion.read_criterion,
 }
-PART: dict[str, Reader] = {
+ALTERNATIVE: dict[str, Reader] = {
     **MEASUREMENT,
-    "or": _alternative,
     "name": yaml_types.text,
+    "reference": yaml_types.where,
+}
+PART: dict[str, Reader] = {
+    **ALTERNATIVE,
+    "or": _alternative,
+    "clause": yaml_types.text,
     "runs": yaml_types.text,
     "where": yaml_types.where,
     "over": yaml_types.config_keys,
@@ -177,15 +183,15 @@ PART: dict[str, Reader] = {
     "level": yaml_types.share,
     "mean": yaml_types.one_of("arithmetic", "geometric"),
     "at": yaml_types.one_of("init", "end", "all"),
-    "reference": yaml_types.where,
     "clear": _clear,
     "choose": _choose,
     "theory": yaml_types.flag,
 }
 CLAIM: dict[str, Reader] = {
-    **dict.fromkeys(("statement", "source", "runs", "figure", "like"), yaml_types.text),
+    **dict.fromkeys(("statement", "source", "scope", "runs", "figure", "like"), yaml_types.text),
     **dict.fromkeys(("by_construction", "not_measured"), yaml_types.text),
     "stage": yaml_types.one_of(*STAGES),
     "together": yaml_types.flag,
+    "identity": yaml_types.flag,
     "parts": _parts,
 }

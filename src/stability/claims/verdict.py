@@ -10,6 +10,8 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     FAILS = "fails"
     CONDITIONAL = "conditional"
+    HALF = "half"
+    """One clause of the statement holds, another fails."""
     INCONCLUSIVE = "inconclusive"
     BY_CONSTRUCTION = "by construction"
     NOT_MEASURED = "not measured"
@@ -18,6 +20,7 @@ class Verdict(StrEnum):
 
 
 HOLDS, FAILS, CONDITIONAL = Verdict.HOLDS, Verdict.FAILS, Verdict.CONDITIONAL
+HALF = Verdict.HALF
 INCONCLUSIVE, BY_CONSTRUCTION = Verdict.INCONCLUSIVE, Verdict.BY_CONSTRUCTION
 NOT_MEASURED, REPORTED = Verdict.NOT_MEASURED, Verdict.REPORTED
 
@@ -51,6 +54,13 @@ def across_settings(verdicts: Mapping[str, Verdict]) -> tuple[Verdict, str]:
     if len(named) < 2:
         return whole, ""
     return whole, "; ".join(f"{v}: {' | '.join(by[v])}" for v in named)
+
+
+def across_clauses(verdicts: Collection[Verdict]) -> Verdict:
+    """The verdict of a statement from those of its clauses."""
+    if HOLDS in verdicts and FAILS in verdicts and CONDITIONAL not in verdicts:
+        return HALF
+    return _first((CONDITIONAL, NOT_MEASURED, INCONCLUSIVE, FAILS, HOLDS), verdicts, NOT_MEASURED)
 
 
 def _first(order: Collection[Verdict], found: Collection[Verdict], otherwise: Verdict) -> Verdict:

@@ -14,6 +14,8 @@ Scalar: TypeAlias = str | int | float | bool | None
 """A value that a key of a config may have."""
 ConfigKey = NewType("ConfigKey", str)
 """Dotted name of a group, a knob, or an argument of a class in a config."""
+DERIVED = {"train.batch_tokens": ("train.batch_size", "model.context")}
+"""What parts may name like a key: the product of two keys."""
 Where: TypeAlias = Mapping[str, Sequence[Scalar]]
 """Config key -> its values in the runs that are wanted."""
 
@@ -99,7 +101,8 @@ def scalar(key: str, value: object) -> Scalar:
 
 
 def config_key(key: str, value: object) -> ConfigKey:
-    known = isinstance(value, str) and (value in GROUPS or value in KNOBS or ".build." in value)
+    names = (*GROUPS, *KNOBS, *DERIVED)
+    known = isinstance(value, str) and (value in names or ".build." in value)
     if not known:
         raise BadClaim(f"{key}: {value}: is no key of a config")
     return ConfigKey(str(value))

@@ -37,7 +37,7 @@ SITES = {
     "branch_in": "what the sublayer reads (head: after the final norm)",
     "branch_out": "what the sublayer returns (head: logits)",
     "resid_post": "residual stream after the sublayer (embedding: x_0)",
-    "scores": "attention logits q k / sqrt(K), unmasked entries, first sequences of the batch",
+    "scores": "attention logits q k / sqrt(K), unmasked entries of at most 64 query positions",
     "attn_rows": "entropy in nats of each row of the attention matrix, same positions",
 }
 """Sites of activations. Rows about parameters carry the parameter's name in ``site`` instead."""

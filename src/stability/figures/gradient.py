@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from stability.figures.drawing.layout import BLOCKS, Chart, Quantity
 from stability.figures.drawing.lines import draw_lines
-from stability.figures.drawing.rounding import is_rounding, with_rounding
+from stability.figures.drawing.rounding import is_rounding, is_unresolved, with_rounding
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variants import variant
@@ -68,16 +68,32 @@ def data(rows: SweepRows) -> SweepRows:
 
 
 def _rounding_errors(rows: SweepRows) -> list[str]:
-    """A remark on variants whose gradient is the rounding error of a fused attention kernel."""
+    """Remarks on variants whose scores are too large for their format; see `drawing.rounding`."""
     shown = ends(rows.frame)
-    scores = shown[is_rounding(shown) & (shown["site"] == "scores")]
-    if scores.empty:
+    lost = is_rounding(shown)
+    return [
+        *_of_scores(
+            rows,
+            shown[lost],
+            "beyond 1/eps the gradient of a fused kernel is rounding error (see model.attention)",
+        ),
+        *_of_scores(
+            rows,
+            shown[is_unresolved(shown) & ~lost],
+            "fp32 (of an fp64 run: fp64) does not resolve the scores, and the gradient is right in "
+            "its order of magnitude at best",
+        ),
+    ]
+
+
+def _of_scores(rows: SweepRows, some: pd.DataFrame, meaning: str) -> list[str]:
+    """A remark on the variants of some rows, with their largest score, if there are any."""
+    scores = some[some["site"] == "scores"]
+    if scores.empty:  # as theory's rows always are
         return []
     scores = scores.sort_values("absmax", ascending=False)
-    return [
-        f"{_variants(rows, scores)}: scores of attention up to {scores['absmax'].iloc[0]:.0e}; "
-        "beyond 1/eps the gradient of a fused kernel is rounding error (see model.attention)"
-    ]
+    largest = scores["absmax"].iloc[0]
+    return [f"{_variants(rows, scores)}: scores of attention up to {largest:.0e}; {meaning}"]
 
 
 def _subnormal_numbers(rows: SweepRows) -> list[str]:

@@ -82,7 +82,7 @@ class Source(Published):
         return self._windows(self.train, starts, context, pad_share, rng)
 
     def val_batch(self, index: int, size: int, context: int, pad_share: float = 0.0) -> Batch:
-        """Validation batch ``index``: windows from evenly spread places, always the same."""
+        """Validation batch ``index``: windows from random places, always the same."""
         rng = np.random.Generator(np.random.Philox(key=index))
         starts = rng.integers(0, len(self.val) - context, size=size)
         return self._windows(self.val, starts, context, pad_share, rng)

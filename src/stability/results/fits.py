@@ -111,6 +111,24 @@ def t_interval(values: Sequence[float], level: float = 0.95, geometric: bool = F
     return Interval(*(math.exp(v) for v in found)) if geometric else Interval(*found)
 
 
+def share_interval(count: int, of: int, level: float = 0.95) -> Interval:
+    """A share of seeds with its exact interval, from the quantiles of two beta distributions.
+
+    Source: Clopper and Pearson 1934.
+
+    Raises:
+        ValueError: no seed.
+    """
+    from scipy.special import betaincinv
+
+    if of < 1:
+        raise ValueError("a share needs a seed")
+    tail = (1 - level) / 2
+    low = float(betaincinv(count, of - count + 1, tail)) if count else 0.0
+    high = float(betaincinv(count + 1, of - count, 1 - tail)) if count < of else 1.0
+    return Interval(count / of, low, high)
+
+
 def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
     """Mean of b minus mean of a for unpaired samples, with Welch's interval.
 

@@ -23,9 +23,10 @@ from stability.results import parquet as tables
 from stability.results.atomic import Unreadable
 from stability.results.run_row import KNOWN, Row, run_row
 from stability.results.schema import FINISHED, RUN_FILE, RUNS_FILE, TABLES
+from stability.results.score_resolution import score_eps
 from stability.results.stream import block_outputs, l2
 
-GROWTH = ("variance_growth", "grad_ratio", "grad_ratio_median", "grad_subnormal")
+GROWTH = ("variance_growth", "grad_ratio", "grad_ratio_median", "grad_subnormal", "score_eps")
 """Columns that are made of the layers table; see `index`."""
 
 STAMPS = b"stability.stamps"
@@ -87,7 +88,8 @@ def index(sweep: Path, folders: Sequence[Path] | None = None) -> RunIndex:
     ``variance_growth`` = Var(x_L) / Var(x_1) and ``grad_ratio`` = |delta_1| / |delta_L| over the
     outputs x_1 .. x_L of the blocks, at ``last_step``, the last recorded one; ``grad_ratio_median``
     is that of the median token. ``grad_subnormal`` is the largest share of subnormal entries in
-    the gradient of a block's output at any recorded step.
+    the gradient of a block's output at any recorded step, ``score_eps`` the largest |score| times
+    eps, see `results.score_resolution`.
 
     Args:
         sweep: a folder of run folders.
@@ -162,13 +164,17 @@ def _add_growth(folders: list[Path], rows: list[Row]) -> None:
     keys = ["run", "step", "layer", "sublayer", "site", "kind", "numel", "nonfinite"]
     at_end = pc.field("step").isin(sorted({*last.values()} - {None}))
     wanted = (pc.field("site") == "resid_post") & (at_end | (pc.field("kind") == "grad"))
-    stats = ["var", "rms", "token_rms_median", "subnormal"]
+    wanted |= (pc.field("site") == "scores") & (pc.field("kind") == "act")
+    stats = ["var", "rms", "absmax", "token_rms_median", "subnormal"]
 
     def scan() -> pd.DataFrame:
         paths = [p for folder in folders for p in tables.files(folder, "layers")]
         return tables.scan(paths, "layers", keys + stats, wanted).to_pandas()
 
-    found = block_outputs(tables.settled(scan))
+    rows_found = tables.settled(scan)
+    scores = rows_found[rows_found["site"] == "scores"]
+    largest = scores["absmax"].groupby(scores["run"].astype(str)).max()
+    found = block_outputs(rows_found)
     grads = found[found["kind"] == "grad"]
     shares = grads["subnormal"] / grads["numel"].where(grads["numel"] > 0)
     worst = shares.groupby(grads["run"].astype(str)).max()
@@ -178,6 +184,8 @@ def _add_growth(folders: list[Path], rows: list[Row]) -> None:
     for row in rows:
         if row["run"] in worst:
             row["grad_subnormal"] = float(worst[row["run"]])
+        if row["run"] in largest:
+            row["score_eps"] = float(score_eps(largest[[row["run"]]], row["dtype"]).iloc[0])
         if row["run"] in of_run:
             run = of_run[row["run"]]
             act, grad = run[run["kind"] == "act"], run[run["kind"] == "grad"]

@@ -2,8 +2,8 @@
 
 `recording.stats` measures each `Field` of a tensor, which makes a vector, and `columns` turns
 vectors into columns of the layers table. Whatever can overflow or underflow is held relative to the
-largest finite magnitude s = max |x|, so that any finite tensor of any number format has finite
-statistics, and dividing out a loss scale is one division.
+largest finite magnitude s = max |x|, so that any finite tensor has finite statistics (but for `var`
+of fp64 above 1e154), and dividing out a loss scale is one division.
 
 NaN in a vector means "not measured" and becomes null in the table. NaN in the table means that the
 statistic is undefined: no entry is finite, or a share is 0/0.

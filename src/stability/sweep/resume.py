@@ -120,7 +120,7 @@ def refuse_other(identity: Mapping[str, Any], config: Config, folder: Path) -> N
     there = info["identity"]
     asked = json.loads(json.dumps(identity))
     if there != asked:
-        reason = f"{folder} holds another run: {differences(there, asked)}"
+        reason = f"{folder} holds another run: {differences(there, asked)}; give another name"
         raise ConfigError("name", config.name, reason)
     now = config.train.steps
     if before not in (None, now):

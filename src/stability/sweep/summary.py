@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stability.results.schema import LEARNED_MARGIN, LOG_FILE, RUN_FILE
+from stability.results.score_resolution import ROUNDING, UNRESOLVED
 from stability.results.statistics import SUBNORMAL
 from stability.sweep import resume
 from stability.sweep.grid import Cell
@@ -88,7 +89,7 @@ def conclude(
         console.print(_table(cells, runs, ends, console.width))
         for line in _legend(runs):
             console.print(line, highlight=False)
-        for line in (*_diverged(cells, runs), *_slowed(cells, runs)):
+        for line in (*_diverged(cells, runs), *_unresolved(cells, runs), *_slowed(cells, runs)):
             console.print(line, soft_wrap=True, highlight=False)
         for reason in found.damaged.values():
             console.print(f"{escape(reason)}; delete its folder to run it again")
@@ -157,6 +158,27 @@ def _diverged(cells: Sequence[Cell], runs: Any) -> Iterator[str]:
         yield f"          python -m stability.replay {escape(folder)}"
     if len(broken) > MAX_DIVERGED:
         yield f"          and {len(broken) - MAX_DIVERGED} more; run.json says where each broke"
+
+
+def _unresolved(cells: Sequence[Cell], runs: Any) -> list[str]:
+    """What to say of runs whose number format does not resolve attention's scores."""
+    lost: list[str] = []
+    rough: list[str] = []
+    for cell in cells:
+        share = runs.loc[cell.run, "score_eps"] or 0.0 if cell.run in runs.index else 0.0
+        fused = cell.config.model.attention == "fused"
+        if share > UNRESOLVED:
+            (lost if fused and share > ROUNDING else rough).append(f"{cell.title} {share:.2g}")
+    said = {
+        "are rounding error of the fused kernel (see model.attention)": lost,
+        "are right in their order of magnitude at best": rough,
+    }
+    return [
+        "Their number format does not resolve attention's scores (largest |score| eps: "
+        f"{escape(', '.join(names))}): gradients {what}."
+        for what, names in said.items()
+        if names
+    ]
 
 
 def _slowed(cells: Sequence[Cell], runs: Any) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from stability.figures import gradient, weight_gradient
 from stability.figures.drawing import lines
-from stability.figures.drawing.rounding import is_rounding, with_rounding
+from stability.figures.drawing.rounding import is_rounding, is_unresolved, with_rounding
 from synthetic import recorded, write_sweep
 
 ROWS = pd.DataFrame(
@@ -28,7 +28,9 @@ def test_rounding_is_the_largest_score_times_eps_of_what_the_fused_kernel_comput
     found = with_rounding(ROWS)
     assert list(found["rounding"]) == [2.0, 2.0, 2.0**-24, 0.0, 2.0, 2.0**-28]
     assert list(is_rounding(found)) == [True, True, False, False, True, False]
-    assert not is_rounding(ROWS).any()
+    assert list(found["score_eps"]) == [2.0, 2.0, 2.0**-24, 2.0, 2.0, 2.0**-28]
+    assert list(is_unresolved(found)) == [True, True, False, True, True, False]
+    assert not is_rounding(ROWS).any() and not is_unresolved(ROWS).any()
 
 
 @pytest.mark.parametrize("module", [gradient, weight_gradient])

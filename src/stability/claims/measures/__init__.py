@@ -35,6 +35,7 @@ class Measure:
 
     name: str
     function: Callable[..., float | str]
+    """A bool is a float here: what is true or false of a seed."""
 
     def __call__(self, **given: object) -> float | str:
         return self.function(**given)

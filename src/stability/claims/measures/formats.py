@@ -81,8 +81,8 @@ def blocks_after_score_overflow(layers: Rows, runs: Rows) -> float:
     return float(first_nonfinite(layers)["layer"] - passed.iloc[0])
 
 
-def overflows_first(runs: Rows, first: str, others: list[str]) -> float:
-    """1 if the run of one dtype is non-finite earlier than those of the others, else 0.
+def overflows_first(runs: Rows, first: str, others: list[str]) -> bool:
+    """Whether the run of one dtype is non-finite earlier than those of the others.
 
     Earlier: at an earlier step, or in the same step at an earlier place in the order of execution:
     weights as the step found them, forward, backward, update.
@@ -92,7 +92,7 @@ def overflows_first(runs: Rows, first: str, others: list[str]) -> float:
         raise Unmeasured(f"no run with dtype = {absent[0]}")
     if moments[first][0] == math.inf:
         raise Unmeasured(f"{first} stays finite")
-    return float(all(moments[first] < moments[other] for other in others))
+    return all(moments[first] < moments[other] for other in others)
 
 
 def first_bad_place(runs: Rows) -> str:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from stability.claims.measures._rows import (
     Array,
@@ -110,19 +111,34 @@ def first_token_over_others(probes: Rows, block: Literal["first", "median"] = "f
     return float(found)
 
 
-def branch_jacobian_exponent(layers: Rows, probes: Rows, times_sigma: bool = True) -> float:
-    """Exponent over sublayers k of |J_f J_N|, times sigma of the stream that the norm reads.
+def branch_jacobian_exponent(probes: Rows) -> float:
+    """Exponent over sublayers k of |J_f J_N|.
 
     Spectral norms from the probe ``jacobian``. The first block is left out, since it reads the
     embedding and not the output of a block. Sublayers of different kinds have different gains, so
     each kind is fitted on its own and the exponents are averaged.
     """
-    place = ["layer", "sublayer"]
-    norms = _values(probes, "jacobian", "branch").set_index(place)["value"]
+    return _exponent_over_sublayers(_branch_norms(probes))
+
+
+def branch_jacobian_times_sigma_exponent(layers: Rows, probes: Rows) -> float:
+    """Exponent over sublayers k of |J_f J_N| times sigma of the stream that the norm reads.
+
+    Fitted as `branch_jacobian_exponent` is.
+    """
     streams = layers[(layers["kind"] == "act") & (layers["site"] == "resid_pre")]
-    sigma = only(streams, "act at resid_pre").set_index(place)["var"].pow(0.5)
-    values = (norms * sigma if times_sigma else norms).dropna()
-    kinds = [name for name in SUBLAYER_ORDER if name in set(norms.index.get_level_values(1))]
+    sigma = only(streams, "act at resid_pre").set_index(["layer", "sublayer"])["var"].pow(0.5)
+    return _exponent_over_sublayers((_branch_norms(probes) * sigma).dropna())
+
+
+def _branch_norms(probes: Rows) -> pd.Series:
+    """|J_f J_N| by layer and sublayer."""
+    return _values(probes, "jacobian", "branch").set_index(["layer", "sublayer"])["value"]
+
+
+def _exponent_over_sublayers(values: pd.Series) -> float:
+    """Mean over kinds of sublayers of the exponent over k, without the first block."""
+    kinds = [name for name in SUBLAYER_ORDER if name in set(values.index.get_level_values(1))]
     slopes = []
     for first, kind in enumerate(kinds, start=1):
         mine = values[values.index.get_level_values("sublayer") == kind]

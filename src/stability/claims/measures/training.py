@@ -16,12 +16,12 @@ def loss_difference(runs: Rows, axis: ConfigKey, of: Scalar, to: Scalar) -> floa
     return _loss(with_value(runs, axis, of)) - _loss(with_value(runs, axis, to))
 
 
-def not_learned(runs: Rows) -> float:
-    """1 if the validation loss is not 0.3 nat below the unigram entropy (not learned), else 0."""
-    return 1.0 - float(_learned(only(runs).iloc[0]))
+def not_learned(runs: Rows) -> bool:
+    """Whether the validation loss is not 0.3 nat below the unigram entropy (not learned)."""
+    return not _learned(only(runs).iloc[0])
 
 
-def not_learned_at(runs: Rows, axis: ConfigKey, of: Scalar) -> float:
+def not_learned_at(runs: Rows, axis: ConfigKey, of: Scalar) -> bool:
     """`not_learned` of the seed's run with axis = of."""
     return not_learned(with_value(runs, axis, of))
 
