@@ -11,8 +11,11 @@ import torch
 from stability import bench, shell
 from stability.config.names import KINDS
 from stability.model import build
+from stability.model.gpt import loss_sum
+from stability.nanogpt_step import NanoGPT, nanogpt_step
 from stability.recording import stats
 from stability.results import statistics
+from stability.training.passes import train_batch
 
 
 def test_every_variant_is_timed_and_compared_with_the_first(capsys):
@@ -78,8 +81,44 @@ def test_kinds_and_plain_hooks_are_timed_and_written_as_json(tmp_path, capsys):
     found = json.loads((tmp_path / "times.json").read_text())
     assert found["depth"] == 1 and found["torch"] and found["device"].startswith("cpu")
     names = [f"eager, {kind} recorded" for kind in KINDS]
-    assert [*found["seconds"]] == ["eager", "eager, recorded", *names, "eager, hooks with .item()"]
+    wanted = ["eager", "eager, recorded", bench.NANOGPT, *names, "eager, hooks with .item()"]
+    assert [*found["seconds"]] == wanted
     assert all(len(times) == 2 and min(times) > 0 for times in found["seconds"].values())
+
+
+def test_nanogpts_step_is_that_of_the_same_network():
+    """With the GPT's weights it has the GPT's loss, and as many parameters."""
+    built = build.build(bench.bench_config(depth=2, width=32, context=8, compiled=False))
+    batch, gpt = train_batch(built, 0), built.model
+    vocab = gpt.embed.wte.shape[0]
+    twin = NanoGPT(built.config, vocab)
+    assert sum(p.numel() for p in twin.parameters()) == sum(p.numel() for p in gpt.parameters())
+    with torch.no_grad():
+        twin.wte.weight.copy_(gpt.embed.wte)
+        twin.wpe.weight.copy_(gpt.embed.wpe)
+        for mine, block in zip(twin.blocks, gpt.blocks, strict=True):
+            f, mlp = block.attn.f, block.mlp.f
+            mine.qkv.weight.copy_(torch.cat([f.q.weight, f.k.weight, f.v.weight]))
+            mine.attn_out.load_state_dict(f.attn_out.state_dict())
+            mine.mlp[0].load_state_dict(mlp.mlp_in.state_dict())
+            mine.mlp[2].load_state_dict(mlp.mlp_out.state_dict())
+            mine.qkv.bias.zero_()
+        found = twin(batch.x_BT, batch.y_BT)
+        wanted = loss_sum(gpt(batch.x_BT), batch.y_BT) / batch.y_BT.numel()
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)
+
+
+def test_nanogpts_step_trains():
+    built = build.build(bench.bench_config(depth=1, width=16, context=8, compiled=False))
+    built.config.train.lr = 1e-2
+    run = nanogpt_step(built.config, built.model.embed.wte.shape[0], train_batch(built, 0))
+    losses = [float(run()) for _ in range(20)]
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_a_ratio_is_the_median_over_rounds():
+    times = {"a": [1.0, 9.0, 4.0], "b": [1.0, 3.0, 2.0]}
+    assert bench.ratio(times, "a", "b") == 2.0
 
 
 def test_plain_hooks_find_the_numbers_that_the_recorder_finds():

@@ -25,12 +25,16 @@ from stability.config.knobs import KNOBS, Config, ConfigError
 from stability.config.names import KINDS
 from stability.model import preflight
 from stability.model.build import Built, build, device_of
+from stability.nanogpt_step import nanogpt_step
 from stability.recording.machine import device_name
 from stability.results.atomic import write_json
 from stability.training.passes import train_batch
 from stability.training.step import TrainingState, training_step
 
 TimedStep = Callable[[], None]
+
+NANOGPT = "nanoGPT's step"
+"""The variant whose network shares nothing with `stability.model`."""
 
 
 def bench_config(depth: int, width: int, context: int, compiled: bool) -> Config:
@@ -99,6 +103,19 @@ def step_with_items(built: Built) -> TimedStep:
     return measured
 
 
+def step_of_nanogpt(built: Built) -> TimedStep:
+    """The same network and batch, written without this package's model and optimizer."""
+    vocab = built.model.embed.wte.shape[0]
+    run = nanogpt_step(built.config, vocab, train_batch(built, 0))
+
+    def whole() -> None:
+        run()
+        if built.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return whole
+
+
 def variants(args: argparse.Namespace) -> dict[str, TimedStep]:
     """Name -> step; the first is what the others are compared with."""
     if not KNOBS["threads"].legal.test(args.threads):
@@ -107,6 +124,7 @@ def variants(args: argparse.Namespace) -> dict[str, TimedStep]:
     config = bench_config(args.depth, args.width, args.context, compiled=False)
     eager = build(config)
     found = {"eager": step(eager, record=False), "eager, recorded": step(eager, record=True)}
+    found[NANOGPT] = step_of_nanogpt(eager)
     for kind in KINDS if args.kinds else ():
         config.record.kinds = [kind]
         found[f"eager, {kind} recorded"] = step(build(config), record=True)
@@ -181,6 +199,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     times = measure(found, args.rounds, console)
     console.print(table(times, f"one step, L = {args.depth}, d = {args.width}, T = {args.context}"))
+    console.print(f"eager / {NANOGPT}: {ratio(times, 'eager', NANOGPT):.2f}")
     if args.json:
         sizes = {name: getattr(args, name) for name in NUMBERS}
         machine = {"torch": torch.__version__, "device": device_name(device_of(Config()))}
@@ -190,6 +209,11 @@ def main(argv: list[str] | None = None) -> int:
             print(f"stability.bench: --json {args.json}: {error.strerror}", file=sys.stderr)
             return 2
     return 0
+
+
+def ratio(times: Mapping[str, list[float]], name: str, base: str) -> float:
+    """Median over rounds of the ratio of two variants' times in the same round."""
+    return median(a / b for a, b in zip(times[name], times[base], strict=True))
 
 
 def table(times: Mapping[str, list[float]], title: str) -> Table:

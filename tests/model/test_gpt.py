@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from by_hand import ACTIVATIONS, EQUATIONS, ByHand
 from stability.config.knobs import DTYPES, Config
 from stability.config.names import Key
-from stability.model import build
-from stability.model.gpt import GPT, draw, loss_sum
+from stability.model import build, gpt
+from stability.model.gpt import GPT, KEPT, draw, loss_sum, segment
 from stability.model.sublayers import Attention, rotary
 from stability.parts.batches import IGNORED
 from stability.parts.placements import norms_used
@@ -260,3 +260,24 @@ def step_once(built: build.Built) -> None:
     built.optimizer.gradients(built.loss_scale.scale)
     built.optimizer.step(0, torch.tensor(0.0))
     assert all(p.isfinite().all() for p in built.model.parameters())
+
+
+@pytest.mark.parametrize("depth", [1, 6, 96, 384, 1000])
+def test_checkpointing_keeps_as_little_as_segments_of_one_length_can(depth):
+    def kept(blocks: int) -> float:
+        return depth / blocks + KEPT * blocks
+
+    least = min(range(1, depth + 1), key=kept)
+    assert kept(segment(depth)) <= 1.06 * kept(least)
+    assert segment(depth) == max(1, round(math.sqrt(depth / KEPT)))
+
+
+def test_checkpointing_recomputes_a_segment_of_blocks_at_a_time(monkeypatch):
+    """Each block is passed twice, and in the second pass in the segments' reversed order."""
+    monkeypatch.setattr(gpt, "KEPT", 1)
+    model, passed = model_of(depth=5, checkpointing=True), []
+    for layer, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(lambda *_, layer=layer: passed.append(layer))
+    x_BT = tokens()
+    loss_sum(model(x_BT), x_BT).backward()
+    assert passed == [0, 1, 2, 3, 4, 4, 2, 3, 0, 1]

@@ -5,6 +5,7 @@ import torch
 
 from recorded_rows import assert_equal, by_key, drop
 from slow_statistics import COUNTS
+from stability.model import gpt
 from stability.parts.precision import LossScale
 from stability.recording.layer_log import LayerLog
 from tiny import make_config, run
@@ -29,10 +30,14 @@ def test_lesson_04_weights_and_losses_are_bitwise_the_same_with_recording_on_and
 
 
 @pytest.mark.parametrize("norm_type", ["layernorm", "batchnorm"])
-def test_lesson_05_with_checkpointing_every_row_is_the_same(tmp_path, norm_type):
+@pytest.mark.parametrize("kept", [gpt.KEPT, 0.75])
+def test_lesson_05_with_checkpointing_every_row_is_the_same(tmp_path, monkeypatch, norm_type, kept):
+    """With one block in a segment, and with two (and a last one)."""
+    monkeypatch.setattr(gpt, "KEPT", kept)
+    assert gpt.segment(3) == (1 if kept > 1 else 2)
     changes = {"model.dropout": 0.2}
     plain, saved = (
-        run(make_config(changes, norm_type=norm_type, checkpointing=c), tmp_path / str(c))
+        run(make_config(changes, depth=3, norm_type=norm_type, checkpointing=c), tmp_path / str(c))
         for c in (False, True)
     )
     assert_equal(by_key(plain), by_key(saved))

@@ -76,7 +76,8 @@ class Optimizer:
             grads = [g.float() for g in grads]
             for lifted, g in zip(self.lifted_params, grads, strict=True):
                 lifted.grad = g
-        torch._foreach_mul_(grads, loss_scale.reciprocal())
+        if not (loss_scale.is_cpu and loss_scale == 1):  # a GPU would have to be waited for
+            torch._foreach_mul_(grads, loss_scale.reciprocal())
         return grads
 
     @torch.no_grad()
@@ -90,7 +91,6 @@ class Optimizer:
         for inner in self.inner:
             if inner.defaults.get("fused"):
                 inner.found_inf = found_inf  # type: ignore[attr-defined]
-                inner.grad_scale = torch.ones_like(found_inf)  # type: ignore[attr-defined]
             elif bool(found_inf):
                 continue
             for group in inner.param_groups:

@@ -8,8 +8,7 @@ passes apart by themselves, are in `recording.external.passes`.
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,18 +24,16 @@ from stability.results.statistics import FIELDS
 
 
 class Stopwatch:
-    """Adds up the seconds that the host spends in its ``with`` blocks."""
+    """Adds up the seconds that the host spends in its ``with`` blocks, which are not nested."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self._began = 0.0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - began
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began
 
 
 class SiteHooks:
@@ -127,7 +124,7 @@ class SiteHooks:
     def _on_observable(self, keys: tuple[Key, ...], module: Any, _: Any, output: Any) -> None:
         if not self._is_pass_of_the_step() or "act" not in self.kinds:
             return
-        with self.clock.running():
+        with self.clock:
             shown = module.observe(output)
             for key in keys:
                 self._add(("act", (key,)), stats.measure(shown[key.name]), None)
@@ -141,7 +138,7 @@ class SiteHooks:
             output.register_hook(partial(self._measure, ("grad", keys)))
 
     def _measure(self, slot: Slot, tensor: Tensor) -> None:
-        with self.clock.running(), torch.no_grad():
+        with self.clock:
             if tensor.ndim > max(self.token_dim, 2):
                 self._add(slot, *stats.measure_tokens(tensor, self.token_dim))
             else:
@@ -155,7 +152,7 @@ class SiteHooks:
     def pass_done(self) -> None:
         """Read what the sites of compiled blocks measured in the pass just made."""
         for module, keys in self._compiled if self._active else ():
-            with self.clock.running():
+            with self.clock:
                 if isinstance(module, ScoresSite) and module.measured is not None:
                     for key in keys:
                         row = module.measured[module.names.index(key.name)]
@@ -167,8 +164,8 @@ class SiteHooks:
                         self._add((kind, keys), found[:n].clone(), found[n:].clone())
                 module.leaf.grad = None
 
-    def statistics(self) -> dict[Slot, Tensor]:
-        """Per slot the vector of the step's passes together.
+    def statistics(self) -> Tensor:
+        """For each slot of `expected` the vector of the step's passes together, (slots, fields).
 
         Raises:
             RuntimeError: a hook that should have fired did not.
@@ -180,4 +177,4 @@ class SiteHooks:
                 f"{len(absent)} of {len(self.expected)} sites recorded nothing; the first is "
                 f"{kind} at {keys[0]}"
             )
-        return {slot: stats.merge_passes(self._passes[slot]) for slot in self.expected}
+        return stats.merge_all([self._passes[slot] for slot in self.expected])

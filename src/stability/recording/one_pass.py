@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stability.results.statistics import INDEX
+from stability.results.statistics import INDEX, Array
 
 try:
     from stability.recording import compiled_loops
@@ -34,18 +34,23 @@ WIDEST = 1e140
 """An fp64 tensor is measured if its largest magnitude lies between 1/WIDEST and WIDEST."""
 
 
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types of tensors whose memory holds their numbers."""
+
 LARGEST_COPY = 1 << 24
 """Entries of the largest 16-bit tensor that is copied to fp32."""
 
 
-def is_able(x: Tensor) -> bool:
-    """Whether a tensor can be read here; False inside a compiled graph."""
+def is_able(*tensors: Tensor) -> bool:
+    """Whether tensors can be read here; False inside a compiled graph."""
+    in_use = compiled_loops is not None and COVERS and not torch.compiler.is_compiling()
+    return in_use and all(map(_is_readable, tensors))
+
+
+def _is_readable(x: Tensor) -> bool:
     return (
-        compiled_loops is not None
-        and COVERS
-        and not torch.compiler.is_compiling()
-        and type(x) in (Tensor, torch.nn.Parameter)
-        and x.device.type == "cpu"
+        type(x) in PLAIN
+        and x.is_cpu
         and x.layout == torch.strided
         and not x.is_neg()  # its memory holds the negated numbers
         and x.numel() > 0
@@ -102,7 +107,7 @@ def measure_many(
     return torch.from_numpy(out_NF), np.flatnonzero(~done_N).tolist()
 
 
-def seen_scores(scores_NQT: Tensor, seen_Q: Tensor) -> tuple[Tensor, Tensor] | None:
+def seen_scores(scores_NQT: Tensor, seen_Q: Array) -> tuple[Tensor, Tensor] | None:
     """The scores that a query may see, flat, and the entropy of its attention in nats, (N, Q).
 
     With m the largest score s of a row, z = s - m and Z = sum exp(z), the entropy
@@ -115,28 +120,47 @@ def seen_scores(scores_NQT: Tensor, seen_Q: Tensor) -> tuple[Tensor, Tensor] | N
     Returns:
         None if a score is not finite.
     """
-    held, form, seen = scores_NQT.contiguous(), _format(scores_NQT.dtype), seen_Q.numpy()
-    flat = held.new_empty(len(held) * int(seen.sum()))
+    held, form = scores_NQT.contiguous(), _format(scores_NQT.dtype)
+    flat = held.new_empty(len(held) * int(seen_Q.sum()))
     entropy_NQ = held.new_empty(held.shape[:2])
     scratch_T, limits = np.empty(held.shape[-1]), (form.limits[2], form.infinite)
     if not compiled_loops.scores(
-        held.data_ptr(), form.like, form.bits, limits, seen,
+        held.data_ptr(), form.like, form.bits, limits, seen_Q,
         scratch_T, scratch_T.view(np.int64), flat.numpy(), entropy_NQ.numpy(),
     ):  # fmt: skip
         return None
     return flat, entropy_NQ
 
 
-def median(values: Tensor) -> float:
-    """Median of the values that are not NaN; 0 if there is none."""
-    found = values.numpy()
-    found = found[~np.isnan(found)]
-    n = len(found)
-    if not n:
-        return 0.0
-    below, above = (n - 1) // 2, n // 2
-    ordered = np.partition(found, (below, above))
-    return float(ordered[below] + (ordered[above] - ordered[below]) / 2)
+def medians(values: Sequence[Tensor]) -> Tensor:
+    """Median of the values of each tensor that are not NaN; 0 if there is none, (len,).
+
+    Tensors of one length are taken together.
+    """
+    found_N = np.empty(len(values))
+    by_length: dict[int, list[int]] = {}
+    for place, one in enumerate(values):
+        by_length.setdefault(len(one), []).append(place)
+    for places in by_length.values():
+        values_NT = np.stack([values[place].numpy() for place in places])
+        found_N[places] = _middle(values_NT)
+        for n in np.flatnonzero(np.isnan(values_NT).any(1)):
+            found_N[places[n]] = _median(values_NT[n])
+    return torch.from_numpy(found_N)
+
+
+def _median(values: Array) -> float:
+    found = values[~np.isnan(values)]
+    return float(_middle(found)) if len(found) else 0.0
+
+
+def _middle(values_NT: Array) -> Array:
+    """Median over the last axis."""
+    time = values_NT.shape[-1]
+    below, above = (time - 1) // 2, time // 2
+    ordered_NT = np.partition(values_NT, (below, above))
+    low = ordered_NT[..., below]
+    return np.asarray(low + (ordered_NT[..., above] - low) / 2)
 
 
 class Format(NamedTuple):

@@ -47,7 +47,8 @@ class Recorder:
         self.weights = {k: p for k, p in weights.items() if p.requires_grad}
         self.kinds = set(kinds)
         self._clock = Stopwatch()
-        self._parameter_vectors: dict[Slot, Tensor] = {}
+        self._of_parameters: dict[str, Tensor] = {}
+        self._orders: dict[tuple[str, ...], tuple[list[Slot], Tensor]] = {}
         self._scales: dict[str, float] = {}
         compiled = None
         if compiled_tokens is not None:
@@ -65,19 +66,12 @@ class Recorder:
 
     def start(self) -> None:
         """Begin a recorded step: everything that runs until `take` belongs to it."""
-        self._parameter_vectors, self._scales = {}, {}
+        self._of_parameters, self._scales = {}, {}
         self._clock.seconds = 0.0
         self._hooks.start()
         if "weight" in self.kinds:
-            with self._clock.running():
-                self._measure("weight", self.weights)
-
-    def _measure(
-        self, kind: str, tensors: Mapping[Key, Tensor], minus: Sequence[Tensor] | None = None
-    ) -> Tensor:
-        vectors_NF = stats.measure_many(list(tensors.values()), minus)
-        self._parameter_vectors |= zip([(kind, (key,)) for key in tensors], vectors_NF, strict=True)
-        return vectors_NF
+            with self._clock:
+                self._of_parameters["weight"] = stats.measure_many([*self.weights.values()])
 
     def pass_has_padding(self, padding_BT: Tensor) -> None:
         """Say which tokens of the coming pass are padding; medians over tokens leave them out."""
@@ -98,12 +92,12 @@ class Recorder:
         self._scales["weight_grad"] = loss_scale if weight_scale is None else weight_scale
         if "weight_grad" not in self.kinds:
             return
-        with self._clock.running():
+        with self._clock:
             missing = [k for k, p in self.weights.items() if p.grad is None]
             if missing:
                 raise RuntimeError(f"no gradient reached {missing[0]}")
-            grads = {k: p.grad for k, p in self.weights.items() if p.grad is not None}
-            self._measure("weight_grad", grads)
+            grads = [p.grad for p in self.weights.values() if p.grad is not None]
+            self._of_parameters["weight_grad"] = stats.measure_many(grads)
 
     def end_passes(self, loss_scale: float = 1.0) -> None:
         """End the step's passes: no later pass belongs to it.
@@ -118,7 +112,7 @@ class Recorder:
         """The parameters before the update, if updates are recorded."""
         if "update" not in self.kinds:
             return None
-        with self._clock.running():
+        with self._clock:
             return [p.detach().clone() for p in self.weights.values()]
 
     def updates(
@@ -137,8 +131,9 @@ class Recorder:
         """
         if before is None:
             return
-        with self._clock.running(), torch.no_grad():
-            vectors_NF = self._measure("update", self.weights, before)
+        with self._clock, torch.no_grad():
+            vectors_NF = stats.measure_many([*self.weights.values()], before)
+            self._of_parameters["update"] = vectors_NF
             if requested is not None:
                 vectors_NF[:, INDEX["lost"]] = self._lost(vectors_NF, before, requested)
 
@@ -151,7 +146,7 @@ class Recorder:
         """How many entries of each update were requested and did not happen, (N,)."""
         places = list(range(len(before)))
         if vectors_NF.device.type == "cpu":  # only zeros can be lost; a GPU is not waited for
-            places = [i for i in places if vectors_NF[i, INDEX["zeros"]] > 0]
+            places = vectors_NF[:, INDEX["zeros"]].nonzero()[:, 0].tolist()
         lost_N = vectors_NF.new_zeros(len(before))
         weights = list(self.weights.values())
         for place, asked in zip(places, requested(places), strict=True):
@@ -165,11 +160,20 @@ class Recorder:
         Raises:
             RuntimeError: a hook that should have fired did not.
         """
-        with self._clock.running():
-            vectors = self._hooks.statistics() | self._parameter_vectors
-            slots = sorted(vectors, key=self._execution_key)
-            vectors_NF = torch.stack([vectors[slot] for slot in slots])
+        with self._clock:
+            parts = [self._hooks.statistics(), *self._of_parameters.values()]
+            slots, order = self._in_order_of_execution(tuple(self._of_parameters))
+            vectors_NF = torch.cat([part for part in parts if len(part)])
+            vectors_NF = vectors_NF[order.to(vectors_NF.device, non_blocking=True)]
         return RecordedStep(vectors_NF, slots, self._scales, self._clock.seconds)
+
+    def _in_order_of_execution(self, kinds: tuple[str, ...]) -> tuple[list[Slot], Tensor]:
+        """The slots of sites, and of parameters of these kinds; and where each was measured."""
+        if kinds not in self._orders:
+            slots = [*self._hooks.expected, *((kind, (k,)) for kind in kinds for k in self.weights)]
+            order = sorted(range(len(slots)), key=lambda i: self._execution_key(slots[i]))
+            self._orders[kinds] = [slots[i] for i in order], torch.tensor(order, dtype=torch.int64)
+        return self._orders[kinds]
 
     def _execution_key(self, slot: Slot) -> tuple[int, ...]:
         """Sort key of a slot in the order of execution; parameters of a sublayer keep their own."""

@@ -6,7 +6,7 @@ not fire, it lets them measure themselves.
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from stability.config.token_positions import positions
 from stability.parts.norms import at_least_fp32
 from stability.recording import one_pass, stats
-from stability.results.statistics import FIELDS
+from stability.results.statistics import FIELDS, Array
 
 
 class Site(nn.Module):
@@ -69,12 +69,25 @@ QUERIES = 64
 """Scores are shown for at most this many evenly spaced query positions of each sequence."""
 
 
+class ShownEntries(NamedTuple):
+    """The entries of a (T, T) matrix of scores that are shown."""
+
+    queries_Q: Tensor
+    """Their positions."""
+    seen_QT: Tensor
+    """Which keys each query may see."""
+    flat: Tensor
+    """Those entries' places in a flattened (Q, T)."""
+    seen_Q: Array
+    """How many keys each query may see."""
+
+
 @lru_cache(maxsize=8)
-def _shown_entries(time: int, causal: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Query positions shown, which keys each may see, and the flat indices of those entries."""
-    rows = torch.tensor(positions(time, QUERIES))
-    seen = torch.arange(time) <= rows[:, None] if causal else torch.ones(len(rows), time).bool()
-    return rows.to(device), seen.to(device), seen.flatten().nonzero()[:, 0].to(device)
+def _shown_entries(time: int, causal: bool, device: torch.device) -> ShownEntries:
+    queries = torch.tensor(positions(time, QUERIES))
+    seen = torch.arange(time) <= queries[:, None] if causal else torch.ones(len(queries), time) > 0
+    flat, counts = seen.flatten().nonzero()[:, 0], seen.sum(-1).numpy()
+    return ShownEntries(queries.to(device), seen.to(device), flat.to(device), counts)
 
 
 class ScoresSite(nn.Module):
@@ -91,18 +104,18 @@ class ScoresSite(nn.Module):
         self.causal, self.context = causal, context
         self.recording = False
         self.measured: Tensor | None = None
-        self.indices: tuple[Tensor, Tensor, Tensor] | None = None
+        self.shown: ShownEntries | None = None
 
     def prepare(self, tokens: int, device: torch.device) -> None:
         """As `Site.prepare`: ``measured`` gets a vector of statistics for each of `names`."""
         dtype = stats.fp64_dtype(device)
         self.measured = torch.zeros(len(self.names), len(FIELDS), dtype=dtype, device=device)
-        self.indices = _shown_entries(self.context, self.causal, device)
+        self.shown = _shown_entries(self.context, self.causal, device)
 
     def forward(self, q_BHTK: Tensor, k_BHTK: Tensor) -> tuple[Tensor, Tensor]:
         output = q_BHTK.view_as(q_BHTK), k_BHTK.view_as(k_BHTK)
-        if self.recording and self.measured is not None and self.indices is not None:
-            tensors = self._scores_and_entropy(output, self.indices)
+        if self.recording and self.measured is not None and self.shown is not None:
+            tensors = self._scores_and_entropy(output, self.shown)
             self.measured.copy_(torch.stack([stats.measure(t) for t in tensors]))
         return output
 
@@ -112,22 +125,23 @@ class ScoresSite(nn.Module):
         The entropy of row t is -sum_s a_ts ln a_ts in nats, between 0 and ln(t + 1).
         """
         q_BHTK = output[0]
-        indices = _shown_entries(q_BHTK.shape[-2], self.causal, q_BHTK.device)
-        return dict(zip(self.names, self._scores_and_entropy(output, indices), strict=True))
+        shown = _shown_entries(q_BHTK.shape[-2], self.causal, q_BHTK.device)
+        return dict(zip(self.names, self._scores_and_entropy(output, shown), strict=True))
 
     @torch.no_grad()
     def _scores_and_entropy(
-        self, output: tuple[Tensor, Tensor], indices: tuple[Tensor, Tensor, Tensor]
+        self, output: tuple[Tensor, Tensor], shown: ShownEntries
     ) -> tuple[Tensor, Tensor]:
-        rows, seen, entries = indices
         q, k = (at_least_fp32(t.detach()) for t in output)
+        if len(shown.queries_Q) < q.shape[-2]:
+            q = q[..., shown.queries_Q, :]
         with torch.autocast(q.device.type, enabled=False):  # it would round the products
-            scores = (q[..., rows, :] / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+            scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
         if one_pass.is_able(scores):
-            found = one_pass.seen_scores(scores.flatten(0, -3), seen.sum(-1))
+            found = one_pass.seen_scores(scores.flatten(0, -3), shown.seen_Q)
             if found is not None:
                 return found
-        return scores.flatten(-2)[..., entries].flatten(), row_entropy(scores, seen)
+        return scores.flatten(-2)[..., shown.flat].flatten(), row_entropy(scores, shown.seen_QT)
 
 
 def row_entropy(scores: Tensor, seen: Tensor) -> Tensor:

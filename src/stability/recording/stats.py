@@ -112,21 +112,42 @@ def merge(parts_KNF: Tensor) -> Tensor:
     return whole
 
 
-def merge_passes(passes: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
+Passes = Sequence[tuple[Tensor, Tensor | None]]
+"""The passes of one tensor: its vector, and the rms of its tokens or None."""
+
+
+def merge_passes(passes: Passes) -> Tensor:
     """Statistics of all passes of a tensor together, with the median over tokens: (fields,).
 
     Args:
         passes: for each its vector, and the rms of its tokens or None, as `measure_tokens` returns
             them.
     """
-    vector = passes[0][0]
-    if len(passes) > 1:
-        vector = merge(torch.stack([v for v, _ in passes])[:, None])[0]
-    if tokens := [rms for _, rms in passes if rms is not None and len(rms)]:
-        rms = torch.cat(tokens)
-        on_cpu = rms.device.type == "cpu"
-        vector[TOKEN_RMS_MEDIAN] = one_pass.median(rms) if on_cpu else _median(rms)
-    return vector
+    return merge_all([passes])[0]
+
+
+def merge_all(passes_of: Sequence[Passes]) -> Tensor:
+    """`merge_passes` of many tensors, (len, fields)."""
+    if not passes_of:
+        return torch.empty(0, len(FIELDS))
+    whole_NF = torch.stack([_merged(passes) for passes in passes_of])
+    tokens = {n: found for n, passes in enumerate(passes_of) if (found := _token_rms(passes))}
+    rms = [torch.cat(found) if found[1:] else found[0] for found in tokens.values()]
+    on_cpu = whole_NF.device.type == "cpu"
+    if rms:
+        medians = one_pass.medians(rms) if on_cpu else torch.stack([_median(r) for r in rms])
+        whole_NF[[*tokens], TOKEN_RMS_MEDIAN] = medians
+    return whole_NF
+
+
+def _merged(passes: Passes) -> Tensor:
+    if len(passes) == 1:
+        return passes[0][0]
+    return merge(torch.stack([v for v, _ in passes])[:, None])[0]
+
+
+def _token_rms(passes: Passes) -> list[Tensor]:
+    return [rms for _, rms in passes if rms is not None and len(rms)]
 
 
 def _median(values: Tensor) -> Tensor:
@@ -184,7 +205,7 @@ def measure_many(tensors: Sequence[Tensor], minus: Sequence[Tensor] | None = Non
             return torch.cat([measure_many([x]) for x in tensors])
         return torch.cat([measure_many([x], [y]) for x, y in zip(tensors, minus, strict=True)])
     every = [*tensors, *(minus or ())]
-    if len({x.dtype for x in every}) > 1 or not all(map(one_pass.is_able, every)):
+    if len({x.dtype for x in every}) > 1 or not one_pass.is_able(*every):
         return _measure_groups(_differences(tensors, minus))
     vectors_NF, refused = one_pass.measure_many(tensors, minus)
     if refused:
