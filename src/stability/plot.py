@@ -23,6 +23,7 @@ from rich.progress import Progress
 
 from stability import figures, shell
 from stability.config.suggestions import must_be_one_of
+from stability.figures.drawing import notes
 from stability.figures.drawing.files import origin, save
 from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import WIDTHS
@@ -194,7 +195,7 @@ class SweepPlotter:
     def _figure(self, module: ModuleType, progress: Progress) -> tuple[pd.DataFrame, Figure]:
         """The numbers of a figure, for its csv, and the figure."""
         rows = sweep_rows(self.path, module.TABLE, module.COLUMNS, self._where(module))
-        numbers = module.data(stacks_apart(replace(rows, remarks=self.runs.remarks)))
+        numbers = module.data(stacks_apart(replace(rows, remarks=self._remarks())))
         if not self._has_theory(module):
             return numbers.frame, module.draw(numbers, width=self.args.width)
         sweep_theory = self._sweep_theory(module.TABLE, progress)
@@ -204,6 +205,10 @@ class SweepPlotter:
         sources = {"measured": numbers, "theory": theory}
         parts = [rows.frame.assign(source=name) for name, rows in sources.items() if rows]
         return pd.concat(parts, ignore_index=True), figure
+
+    def _remarks(self) -> tuple[str, ...]:
+        """What a figure says of its runs: which nets they are, and what is odd about them."""
+        return (notes.caption(self.runs), *self.runs.remarks)
 
     def _has_theory(self, module: ModuleType) -> bool:
         at_init = self.args.at in (None, 0)

@@ -1,6 +1,7 @@
 """Lines over layers, steps or depths: curves with bands, guides, and marks at the panels' edges."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,12 @@ MARKS = {
 """Group id of a mark -> its name in the legend."""
 THEORY = "theory at infinite width"
 FINITE = "two standard deviations of it at this width"
-DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 2))}
-DOTTED: dict[str, Any] = DASHED | {"linewidth": 0.7, "linestyle": (0, (1, 1.5))}
+DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 1.0, "linestyle": (0, (3, 2))}
+DOTTED: dict[str, Any] = DASHED | {"linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 MAX_WORDS = 6
 """Panels side by side from which on the symbol of x must do, without its word."""
+MANY = 12
+"""Points from which on a curve that is not over layers has a mark at some of them only."""
 FAINT = 0.35
 """Opacity of a curve that is rounding error, or whose runs diverged and that leaves the axis."""
 
@@ -49,7 +52,10 @@ def draw_lines(
     Returns:
         The page, to which a figure can add before it calls `Lines.close`.
     """
-    lines = Lines(layout(rows, chart, width), width)
+    plan = layout(rows, chart, width)
+    if theory is not None:  # dashes are the theory's: marks tell its depths apart
+        plan = replace(plan, looks=replace(plan.looks, dashed=False))
+    lines = Lines(plan, width)
     for place, (ax, panel) in enumerate(lines.panels):
         lines.label(ax, panel, place)
         lines.draw(ax, panel)
@@ -114,13 +120,14 @@ class Lines:
 
     def draw_theory(self, ax: Axes, rows: pd.DataFrame) -> None:
         """Dashed lines, and dotted ones for the range of nets of this width."""
-        for _, line in self.layout.curves(rows):
+        for look, line in self.layout.curves(rows):
+            colour = {"color": style.darker(look.color)}
             shown = line[line["x"] > 0] if self.layout.chart.layers else line
             if not np.isfinite(shown["value"]).any():
                 continue
-            ax.plot(shown["x"], shown["value"], gid=THEORY, **DASHED)
+            ax.plot(shown["x"], shown["value"], gid=THEORY, **DASHED | colour)
             for bound in ("low", "high") if (shown["high"] > shown["low"]).any() else ():
-                ax.plot(shown["x"], shown[bound], gid=FINITE, **DOTTED)
+                ax.plot(shown["x"], shown[bound], gid=FINITE, **DOTTED | colour)
 
     def close(self, centre: str, *more: str) -> Figure:
         """Legends for what varies and for the marks in use, and the notes.
@@ -134,11 +141,11 @@ class Lines:
         if "when" in rows.frame and rows.frame["when"].nunique() == 1:
             self.page.notes.append(f"{str(rows.frame['when'].iloc[0]).capitalize()}.")
         self.page.notes += notes.seed_note(rows, centre) + notes.outcome_notes(rows)
-        self.page.notes += [*self._faint(), *more, *notes.remark_notes(rows)]
+        self.page.notes += [*self._faint(), *more, *self._theory(), *notes.remark_notes(rows)]
         return self.page.close()
 
     def _legend_of_marks(self) -> list[Any]:
-        used = {line.get_gid() for ax in self.page.axes for line in ax.lines}
+        used = self._used()
         row = [
             Line2D(
                 [], [], marker="x" if gid == "diverged" else gid, linestyle="none",
@@ -149,6 +156,17 @@ class Lines:
         ]  # fmt: skip
         looks = {THEORY: DASHED, FINITE: DOTTED}
         return row + [Line2D([], [], label=t, **look) for t, look in looks.items() if t in used]
+
+    def _used(self) -> set[object]:
+        """Group ids of what is drawn."""
+        return {line.get_gid() for ax in self.page.axes for line in ax.lines}
+
+    def _theory(self) -> list[str]:
+        """What a single net may differ by from the theory, where nothing drawn says it."""
+        one = int(self.layout.rows.frame["runs"].max()) == 1
+        if THEORY not in self._used() or FINITE in self._used() or not one:
+            return []
+        return ["One seed: how far a net of this width may lie from the theory is not derived."]
 
     def _faint(self) -> list[str]:
         """A note on variants that are drawn faint, and why."""
@@ -200,7 +218,7 @@ def _curve(ax: Axes, curve: Curve, layers: bool, turn: int, count: int, opacity:
         line = line[line["x"] > 0]
     x, y = line["x"].to_numpy(float), line["value"].to_numpy(float)
     shown = np.isfinite(y) & ((y > 0) | (not log))
-    every = max(1, len(x) // 6, min(count, len(x) // 3))
+    every = max(1, len(x) // 6, min(count, len(x) // 3)) if layers or len(x) > MANY else 1
     ax.plot(
         x, np.where(shown, y, np.nan), markevery=(turn % every, every), alpha=opacity,
         markeredgecolor="white", markeredgewidth=0.3, **look._asdict(),

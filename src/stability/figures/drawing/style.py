@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 
 from stability.config.knobs import DTYPES
@@ -97,6 +98,12 @@ def slots(rows: SweepRows, axis: str) -> dict[Any, int]:
             slot += 1
         taken[value] = slot
     return taken
+
+
+def darker(colour: str) -> str:
+    """A colour half-way to that of text."""
+    mixed = (np.array(mpl.colors.to_rgb(colour)) + mpl.colors.to_rgb(INK)) / 2
+    return mpl.colors.to_hex(mixed.tolist())
 
 
 def colours(rows: SweepRows, axis: str | None) -> dict[Any, str]:

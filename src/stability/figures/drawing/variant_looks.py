@@ -59,6 +59,8 @@ class Looks:
     """Value of the colour axis -> place in the colour order."""
     dashes: list[Any]
     """Values of the dash axis, in legend order."""
+    dashed: bool = True
+    """Whether dashes tell them apart, beside marks."""
 
     def look(self, hue: Any, dash: Any) -> Look:
         """The look of a line, by its values of the colour axis and of the dash axis.
@@ -68,7 +70,7 @@ class Looks:
         """
         slot = self.slots.get(hue, 0)
         place = self.dashes.index(dash) if dash is not None else None
-        dashed = slot // len(style.COLOURS) if place is None else place
+        dashed = slot // len(style.COLOURS) if place is None else place * self.dashed
         mark = place if self.roles.dash else slot
         return Look(
             self.colours.get(hue, style.GREY),

@@ -10,6 +10,12 @@ from stability.results.sweep_rows import SweepRows
 NORM = rf"(norm\d*|{FINAL_NORM})(\.|$)"
 """Sublayers of external models that are norms."""
 
+SYMBOLS = {
+    **{"q": "$W_Q$", "k": "$W_K$", "v": "$W_V$", "attn_out": "$W_O$"},
+    **{"mlp_in": "$W_1$", "mlp_gate": "$W_\\mathrm{gate}$", "mlp_out": "$W_2$"},
+}
+"""Weights as papers write them."""
+
 MAX_WEIGHTS = 7
 """Weights whose panels fit side by side: q, k, v, out and three of a gated MLP."""
 
@@ -47,12 +53,13 @@ def first_weights(rows: SweepRows) -> tuple[SweepRows, list[str]]:
     names = levels(rows, "weight")
     shown = names[:MAX_WEIGHTS]
     frame = rows.frame[rows.frame["weight"].isin(shown)]
-    broken = [_in_lines(name) for name in frame["weight"]]
-    order = [_in_lines(name) for name in shown]
+    broken = [_symbol(name) for name in frame["weight"]]
+    order = [_symbol(name) for name in shown]
     note = f"First {len(shown)} of {len(names)} weights; the csv has all."
     frame = frame.assign(weight=pd.Categorical(broken, order))
     return rows.with_frame(frame), [note] if len(names) > len(shown) else []
 
 
-def _in_lines(name: object) -> str:
-    return str(name).replace(".", ".\n")
+def _symbol(name: object) -> str:
+    """A weight as papers write it, or its own name, in lines that fit above a panel."""
+    return SYMBOLS.get(str(name)) or str(name).replace(".", ".\n")
