@@ -24,4 +24,4 @@ def test_dynamic_range_holds_extremes_and_the_limits_of_the_format(tmp_path: Pat
     figure = dynamic_range.draw(numbers_drawn)
     labels = {t.get_text() for ax in figure.axes for t in ax.texts}
     assert {"Adam's eps", "largest fp16", "smallest normal fp16"} <= labels
-    assert "fp16 max 65504" in figure.texts[-1].get_text()
+    assert "largest fp16 number 65504" in figure.texts[-1].get_text()
