@@ -33,6 +33,8 @@ SEQUENTIAL = "viridis"
 """Colour map of numbers: perceptually even, readable in grey and with any colour vision."""
 
 INK, GREY, PALE = "#222222", "#777777", "#DDDDDD"
+FAILING = "#F6DDD5"
+"""Where a criterion fails."""
 BAD = "#B2182B"
 """What is not finite."""
 
