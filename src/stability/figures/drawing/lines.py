@@ -22,6 +22,7 @@ MARKS = {
     "x": "first not finite",
     "$0$": "exactly 0",
     "o": "embedding (hollow)",
+    "*": "spike",
     "diverged": "diverged",
 }
 """Group id of a mark -> its name in the legend."""
@@ -104,8 +105,8 @@ class Lines:
         curves = self.layout.curves(panel.frame)
         if layers and curves:
             lengths = [max(1, int(curve.frame["x"].max())) for curve in curves]
-            embedding = bool((self.layout.rows.frame["x"] == 0).any())
-            scales.layer_x(ax, self.layout.x_scale, lengths, embedding)
+            first = min(1.0, float(self.layout.rows.frame["x"].min()))
+            scales.layer_x(ax, self.layout.x_scale, lengths, first)
         else:
             scales.whole_ticks(ax.xaxis)
         for turn, curve in enumerate(curves):
@@ -279,7 +280,7 @@ def _exit(ax: Axes, x: float, value: float, above: bool, colour: str) -> None:
     ).set_in_layout(False)  # fmt: skip
 
 
-def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None:
+def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str, gid: str = "") -> None:
     """Marks at the edge of a panel for what its axis cannot show.
 
     Args:
@@ -288,10 +289,11 @@ def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None
         height: of the marks, as a share of the panel's height.
         marker: one of `MARKS`.
         colour: that of the line.
+        gid: its key in `MARKS`, where that is not the marker.
     """
     if len(x):
         x = x[:: max(1, len(x) // 6)]
         ax.plot(
             x, np.full(len(x), height), linestyle="none", marker=marker, color=colour, markersize=4,
-            transform=ax.get_xaxis_transform(), gid=marker, clip_on=False,
+            transform=ax.get_xaxis_transform(), gid=gid or marker, clip_on=False,
         )  # fmt: skip

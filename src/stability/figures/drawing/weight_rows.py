@@ -53,13 +53,13 @@ def first_weights(rows: SweepRows) -> tuple[SweepRows, list[str]]:
     names = levels(rows, "weight")
     shown = names[:MAX_WEIGHTS]
     frame = rows.frame[rows.frame["weight"].isin(shown)]
-    broken = [_symbol(name) for name in frame["weight"]]
-    order = [_symbol(name) for name in shown]
+    broken = [symbol(name) for name in frame["weight"]]
+    order = [symbol(name) for name in shown]
     note = f"First {len(shown)} of {len(names)} weights; the csv has all."
     frame = frame.assign(weight=pd.Categorical(broken, order))
     return rows.with_frame(frame), [note] if len(names) > len(shown) else []
 
 
-def _symbol(name: object) -> str:
+def symbol(name: object) -> str:
     """A weight as papers write it, or its own name, in lines that fit above a panel."""
     return SYMBOLS.get(str(name)) or str(name).replace(".", ".\n")
