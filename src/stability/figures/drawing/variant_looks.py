@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 
 from stability.figures.drawing import style
 from stability.figures.drawing.variants import is_number, label, levels, varying_axes
+from stability.figures.drawing.view import view
 from stability.results.sweep_rows import SweepRows
 
 MAX_LINES = 12
@@ -35,17 +36,22 @@ class Look(NamedTuple):
 
 
 def roles(rows: SweepRows, without: Sequence[str] = ()) -> Roles:
-    """Names take colours before numbers do; a second axis takes dashes while lines are few."""
-    axes = varying_axes(rows, without)
+    """Names take colours before numbers do; a second axis takes dashes while lines are few.
+
+    Axes that the view gives panels take neither.
+    """
+    varying = varying_axes(rows, without)
+    own = [axis for axis in varying if axis in view().panels]
+    axes = [axis for axis in varying if axis not in own]
     if not axes:
-        return Roles(None, None, [])
+        return Roles(None, None, own)
     colour, *rest = axes
     lines = rows.frame[colour].nunique()
     for axis in rest:
         n = rows.frame[axis].nunique()
         if n <= MAX_DASHES and n * lines <= MAX_LINES:
-            return Roles(colour, axis, [a for a in rest if a != axis])
-    return Roles(colour, None, rest)
+            return Roles(colour, axis, [*own, *(a for a in rest if a != axis)])
+    return Roles(colour, None, [*own, *rest])
 
 
 @dataclass(frozen=True)

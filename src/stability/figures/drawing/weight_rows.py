@@ -3,7 +3,9 @@
 import pandas as pd
 
 from stability.config.names import BLOCK, FINAL_NORM
+from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.variants import levels
+from stability.figures.drawing.view import view
 from stability.parts.inits import ROLES
 from stability.results.sweep_rows import SweepRows
 
@@ -51,13 +53,16 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 def first_weights(rows: SweepRows) -> tuple[SweepRows, list[str]]:
     """Rows of as many weights as fit side by side, named to fit above a panel; what to say."""
     names = levels(rows, "weight")
-    shown = names[:MAX_WEIGHTS]
+    if missing := [name for name in view().weights if name not in names]:
+        known = ", ".join(map(str, names))
+        raise CannotDraw(f"no weight {missing[0]} recorded; recorded are {known}")
+    shown = [*view().weights] or names[:MAX_WEIGHTS]
     frame = rows.frame[rows.frame["weight"].isin(shown)]
     broken = [symbol(name) for name in frame["weight"]]
     order = [symbol(name) for name in shown]
     note = f"First {len(shown)} of {len(names)} weights; the csv has all."
     frame = frame.assign(weight=pd.Categorical(broken, order))
-    return rows.with_frame(frame), [note] if len(names) > len(shown) else []
+    return rows.with_frame(frame), [note] if len(names) > len(shown) and not view().weights else []
 
 
 def symbol(name: object) -> str:
