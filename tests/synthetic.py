@@ -258,7 +258,36 @@ def _probes(
             {**place, "item": item, "value": math.nan if broken else value}
             for item, value in values.items()
         ]
-    return _columns(rows)
+    return _columns(rows + _other_probes(config, recorded, noise, bad, layer))
+
+
+PROBE_ITEMS = {
+    "lesion": {"block": ("rise",)},
+    "jacobian": {"attn": ("sublayer", "branch"), "mlp": ("sublayer", "branch"), "block": ("tail",)},
+    **dict.fromkeys(("norm_sigma", "token_mean", "norm_bytes"), dict.fromkeys(MATRICES, ("norm",))),
+    "norm_jacobian": dict.fromkeys(MATRICES, ("error", "spectral", "inverse_sigma")),
+    "token_cosine": dict.fromkeys(MATRICES, ("act", "grad")),
+    **dict.fromkeys(("linear_gain", "outer_product"), MATRICES),
+    "model_update": {"head": ("change",)},
+    "output_change": {"head": ("change",)},
+}
+"""Probe -> sublayer -> items; ``token_grad`` apart."""
+
+
+def _other_probes(
+    config: dict[str, Any], recorded: Iterable[int], noise: float, bad: int | None, layer: int
+) -> list[dict]:
+    """Of each other probe: noise times 1 + block, at the head times 1 + step."""
+    depth, rows = config["depth"], []
+    for (probe, places), step in product(PROBE_ITEMS.items(), recorded):
+        for sublayer, items in places.items():
+            head = sublayer == "head"
+            for at, item in product([depth] if head else range(depth), items):
+                broken = step == bad and at >= layer
+                value = math.nan if broken else noise * (1 + (step if head else at)) / 10
+                place = {"step": step, "layer": at, "sublayer": sublayer, "probe": probe}
+                rows.append({**place, "item": item, "value": value})
+    return rows
 
 
 def _steps(config: dict[str, Any], loss: np.ndarray) -> dict[str, list]:

@@ -23,13 +23,15 @@ from rich.progress import Progress
 
 from stability import figures, shell
 from stability.config.suggestions import must_be_one_of
+from stability.figures.drawing import notes
 from stability.figures.drawing.files import origin, save
 from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.style import WIDTHS
-from stability.figures.drawing.view import View, XScale, seen
+from stability.figures.drawing.view import Font, Style, View, XScale, seen
 from stability.results.atomic import Unreadable
 from stability.results.frames import Where, load, sweep_rows
 from stability.results.index import sweeps
+from stability.results.runs_chosen import only
 from stability.results.schema import FIGURES_FOLDER, THEORY_FOLDER
 from stability.results.stream import stacks_apart
 from stability.results.sweep_rows import SweepRows
@@ -37,7 +39,7 @@ from stability.theory.run_theory import SweepTheory, theory_of_sweep
 from stability.web import sweep_page
 from stability.web.sweep_page import PageFigure
 
-FORMATS = ("pdf", "png")
+FORMATS = ("pdf", "png", "svg")
 
 
 @shell.quiet_exit
@@ -47,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     command = shlex.join(["python", "-m", "stability.plot", *words])
     console = Console(soft_wrap=True, highlight=False)
-    with seen(View(x=args.x, own_colours=args.own_colours)):
+    chosen = View(
+        args.x, args.own_colours, args.style, args.font, _words(args.weights), _words(args.panels)
+    )
+    with seen(chosen):
         return _draw_all(args, command, console)
 
 
@@ -74,6 +79,11 @@ def _draw_all(args: argparse.Namespace, command: str, console: Console) -> int:
     return 0
 
 
+def _words(text: str) -> tuple[str, ...]:
+    """The words of a list with commas."""
+    return tuple(filter(None, text.split(",")))
+
+
 def _out(sweep: Path, out: Path | None, alone: bool) -> Path:
     """Where a sweep's figures go."""
     if out is None:
@@ -90,10 +100,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "path", type=Path, metavar="PATH", help="a run, a sweep, or a folder of them"
     )
-    names = ", ".join(figures.modules())
-    parser.add_argument("--figures", metavar="A,B", help=f"which to draw (default: all): {names}")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(["figures:", *map(_described, figures.modules().items())])
+    parser.add_argument("--figures", metavar="A,B", help="which of those below (default: all)")
     parser.add_argument(
-        "--format", default="pdf,png", type=_formats, metavar="F,F", help="pdf, png (default: both)"
+        "--format",
+        default="pdf,png",
+        type=_formats,
+        metavar="F,F",
+        help="of pdf, png, svg (default: pdf,png)",
     )
     parser.add_argument(
         "--at", type=int, metavar="STEP", help="draw this recorded step instead of first and last"
@@ -122,9 +137,35 @@ def _parser() -> argparse.ArgumentParser:
         help="maps: a colour scale for each row of panels instead of one for all",
     )
     parser.add_argument(
+        "--only", action="append", default=[], metavar="KEY=VALUE,...",
+        help="draw the runs that have one of these values of a key (may be repeated)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--panels", default="", metavar="KEY,KEY",
+        help="keys whose values have panels instead of colours and dashes: --panels norm",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weights", default="", metavar="NAME,NAME",
+        help="weight matrices that have panels: q, k, v, attn_out, mlp_in, mlp_out, ...",
+    )  # fmt: skip
+    parser.add_argument(
+        "--style", choices=[*get_args(Style)], default="paper",
+        help="talk: larger text and thicker lines; dark: light on black (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--font", choices=[*get_args(Font)], default="sans",
+        help="serif: Times-like, with mathematics in the same (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
         "--width", type=float, choices=WIDTHS, default=6.75, help="inches (default: %(default)s)"
     )
     return parser
+
+
+def _described(figure: tuple[str, ModuleType]) -> str:
+    """A figure and the first line of its docstring, as a line of the help."""
+    name, module = figure
+    return f"  {name:18} {(module.__doc__ or '').splitlines()[0]}"
 
 
 def _formats(text: str) -> list[str]:
@@ -150,9 +191,11 @@ class SweepPlotter:
     def __init__(
         self, path: Path, folders: list[Path], args: argparse.Namespace, out: Path, console: Console
     ) -> None:
-        self.path, self.folders, self.args, self.out = path, folders, args, out
+        self.path, self.args, self.out = path, args, out
         self.console = console
-        self.runs = sweep_rows(path, "runs")
+        self.runs = only(sweep_rows(path, "runs"), args.only)
+        kept = set(self.runs.frame["folder"])
+        self.folders = [folder for folder in folders if folder.name in kept]
         self._theories: dict[str, SweepTheory] = {}
 
     def draw(self, wanted: dict[str, ModuleType], command: str) -> int:
@@ -194,7 +237,8 @@ class SweepPlotter:
     def _figure(self, module: ModuleType, progress: Progress) -> tuple[pd.DataFrame, Figure]:
         """The numbers of a figure, for its csv, and the figure."""
         rows = sweep_rows(self.path, module.TABLE, module.COLUMNS, self._where(module))
-        numbers = module.data(stacks_apart(replace(rows, remarks=self.runs.remarks)))
+        rows = rows.with_frame(rows.frame[rows.frame["run"].isin(self.runs.frame["run"])])
+        numbers = module.data(stacks_apart(replace(rows, remarks=self._remarks())))
         if not self._has_theory(module):
             return numbers.frame, module.draw(numbers, width=self.args.width)
         sweep_theory = self._sweep_theory(module.TABLE, progress)
@@ -204,6 +248,10 @@ class SweepPlotter:
         sources = {"measured": numbers, "theory": theory}
         parts = [rows.frame.assign(source=name) for name, rows in sources.items() if rows]
         return pd.concat(parts, ignore_index=True), figure
+
+    def _remarks(self) -> tuple[str, ...]:
+        """What a figure says of its runs: which nets they are, and what is odd about them."""
+        return (notes.caption(self.runs), *self.runs.remarks)
 
     def _has_theory(self, module: ModuleType) -> bool:
         at_init = self.args.at in (None, 0)

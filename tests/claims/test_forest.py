@@ -15,16 +15,19 @@ from stability.figures.drawing.select import CannotDraw
 def test_a_forest_has_a_panel_per_measure_and_criterion_and_a_line_per_number():
     names = "last_ratio", "overflow_block", "first_overflow"
     above_1 = Criterion(Range(1.0, math.inf))
-    base = Finding("c", "GPT", "", names[0], above_1, HOLDS, 2.0, low=1.5, high=2.5, theory=2.1)
+    base = Finding("c", "GPT", "", names[0], above_1, HOLDS, 2.0, low=1.5, high=2.5, theory=2.1,
+        given={"axis": "norm_type", "of": "post", "to": "pre"},
+    )  # fmt: skip
     findings = [
         replace(base, setting="a"),
         replace(base, setting="b", verdict=FAILS, value=0.5, theory=None),
-        replace(base, measure=names[1], criterion=None, value=3.0),
+        replace(base, measure=names[1], criterion=None, value=3.0, given={}),
         replace(base, measure=names[2], value="attn scores"),
     ]
     first, second = forest.draw(findings).axes
-    assert "Var(x_L)" in first.get_xlabel() and "criterion: >= 1" in first.get_xlabel()
-    assert "Blocks passed" in second.get_xlabel() and "reported" in second.get_xlabel()
+    assert "Var" in first.get_xlabel() and "holds: >= 1" in first.get_xlabel()
+    assert "post over pre" in first.get_xlabel()
+    assert "first block $l$" in second.get_xlabel() and "reported" in second.get_xlabel()
     assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
     assert [t.get_text() for t in second.get_yticklabels()] == ["GPT"]
     assert len([line for line in first.lines if line.get_marker() == "|"]) == 1
@@ -41,7 +44,8 @@ def panel_of(*findings):
     return ax, [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-BASE = Finding("c", "GPT", "a", "last_ratio", None, REPORTED, 2.0, low=1.0, high=3.0)
+GIVEN = {"axis": "norm_type", "of": "post", "to": "pre"}
+BASE = Finding("c", "GPT", "a", "last_ratio", None, REPORTED, 2.0, low=1.0, high=3.0, given=GIVEN)
 
 
 def test_a_panel_is_logarithmic_where_its_numbers_span_a_factor_of_more_than_thirty():
@@ -71,7 +75,7 @@ def test_a_criterions_range_is_shaded_to_the_edge_and_its_finite_ends_are_lines(
     assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((1.5, ax.get_xlim()[1]))
     lines = [line for line in ax.lines if len(set(line.get_xdata())) == 1 < len(line.get_xdata())]
     assert [line.get_xdata()[0] for line in lines] == [1.5]
-    assert key == ["fails", "criterion"]
+    assert key == ["fails", "holds here"]
     text = replace(BASE, criterion=Criterion(text="mlp"))
     ax, key = panel_of(text)
     assert (len(ax.patches), key) == (0, ["reported"])
@@ -125,4 +129,24 @@ def test_what_was_not_measured_has_no_line():
 def test_what_is_true_of_seeds_is_drawn_as_their_share():
     share = replace(BASE, measure="not_learned", value=0.7, low=0.4, high=0.9, count=14, seeds=20)
     ax, _ = panel_of(share)
-    assert ax.get_xlabel().startswith("Share of seeds: whether the validation loss")
+    assert ax.get_xlabel().startswith("share of seeds that have not learned")
+
+
+def test_the_range_in_which_a_criterion_fails_is_shaded_in_its_own_colour():
+    criterion = Criterion(Range(0.5, math.inf), fails=Range(-math.inf, 0.1))
+    ax, key = panel_of(replace(BASE, criterion=criterion, value=0.05, verdict=FAILS))
+    holds, fails = ax.patches
+    assert holds.get_x() == pytest.approx(0.5)
+    assert fails.get_x() + fails.get_width() == pytest.approx(0.1)
+    assert holds.get_facecolor() != fails.get_facecolor()
+    assert key == ["fails", "holds here", "fails here"]
+
+
+def test_parts_that_measure_different_things_have_panels_of_their_own():
+    other = replace(BASE, given={**GIVEN, "of": "none"})
+    assert len(forest.draw([BASE, replace(BASE, setting="b"), other]).axes) == 2
+    tokens = [
+        replace(BASE, measure="decay_per_block", given={"token": t}) for t in ("all", "median")
+    ]
+    (ax,) = forest.draw(tokens).axes
+    assert r"\delta_{1}" in ax.get_xlabel()

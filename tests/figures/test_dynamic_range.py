@@ -23,5 +23,5 @@ def test_dynamic_range_holds_extremes_and_the_limits_of_the_format(tmp_path: Pat
     assert set(frame["max"]) == {65504.0} and set(frame["eps"]) == {1e-8}
     figure = dynamic_range.draw(numbers_drawn)
     labels = {t.get_text() for ax in figure.axes for t in ax.texts}
-    assert {"Adam's eps", "fp16 max", "fp16 tiny"} <= labels
-    assert "fp16 max 65504" in figure.texts[-1].get_text()
+    assert {"Adam's eps", "largest fp16", "smallest normal fp16"} <= labels
+    assert "largest fp16 number 65504" in figure.texts[-1].get_text()

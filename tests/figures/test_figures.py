@@ -96,9 +96,12 @@ def poison(frame: pd.DataFrame, first: int) -> pd.DataFrame:
 @pytest.mark.parametrize("name", ALL)
 def test_no_number_breaks_a_figure(tmp_path: Path, name: str) -> None:
     module = ALL[name]
-    write_sweep(tmp_path, {"depth": [2, 3]}, steps=3, every=2)
+    more = {"train.lr": [1e-3, 1e-2]} if name == "learning_rate" else {}
+    write_sweep(tmp_path, {"depth": [2, 3], **more}, steps=3, every=2)
     rows = recorded(tmp_path, module)
-    module.draw(module.data(rows.with_frame(poison(rows.frame, 0))), width=3.25)
+    found = module.data(rows.with_frame(poison(rows.frame, 0)))
+    takes = "theory" in module.draw.__wrapped__.__code__.co_varnames
+    module.draw(found, width=3.25, **({"theory": found} if takes else {}))
     for first, value in enumerate(STRANGE):
         with suppress(CannotDraw):  # it may say that nothing is left to draw
             module.data(rows.with_frame(poison(rows.frame, first)))

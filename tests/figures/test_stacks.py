@@ -13,9 +13,11 @@ from stability.figures import (
     dynamic_range,
     gradient,
     modules,
+    theory_scatter,
     update_ratio,
     variance,
     weight_gradient,
+    weight_ratio,
 )
 from stability.results.curated import curated
 from stability.results.frames import sweep_rows
@@ -126,10 +128,12 @@ def test_ratios_of_blocks_are_those_of_one_stack(sweep):
 def test_every_figure_of_such_a_model_can_be_drawn(sweep):
     drawn = 0
     for module in modules().values():
-        if module.TABLE == "layers" and module is not depth_ratio:
-            plt.close(module.draw(numbers(sweep, module)))
+        if module.TABLE == "layers" and module not in (depth_ratio, weight_ratio):
+            found = numbers(sweep, module)
+            theory = {"theory": found} if module is theory_scatter else {}
+            plt.close(module.draw(found, **theory))
             drawn += 1
-    assert drawn == 8
+    assert drawn == 10
 
 
 def test_rows_of_other_models_stay_as_they_are(sweep):

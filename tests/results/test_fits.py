@@ -16,6 +16,7 @@ from stability.results.fits import (
     exponent,
     line,
     share_interval,
+    slope_margin,
     student,
     t_interval,
 )
@@ -40,6 +41,15 @@ def test_a_geometric_interval_is_that_of_the_logarithms():
     values = [1.0, 2.5, 0.3, 4.0, 2.2]
     logs = t_interval([math.log(v) for v in values], 0.9)
     assert t_interval(values, 0.9, geometric=True) == pytest.approx([math.exp(v) for v in logs])
+
+
+def test_the_margin_of_a_slope_is_that_of_scipys_standard_error():
+    x, y = [1.0, 2.0, 4.0, 8.0, 9.0], [0.3, 1.9, 2.2, 5.0, 4.1]
+    known = stats.linregress(x, y)
+    margin = stats.t.ppf(0.975, 3) * known.stderr
+    assert slope_margin(x, line(x, y)) == pytest.approx(margin)
+    with pytest.raises(ValueError, match="three points"):
+        slope_margin(x[:2], line(x[:2], y[:2]))
 
 
 def test_one_value_has_no_interval():

@@ -1,12 +1,13 @@
 """Runs on disk -> one finding per part, setting and measure of a claim, with its verdict."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import pandas as pd
 
 from stability.claims.claim import Claim, Measurement, Part
 from stability.claims.criterion import Criterion, judge
+from stability.claims.measures import Settings
 from stability.claims.sweep_data import NoRuns, SweepData, Theory, by_setting, last_name, select
 from stability.claims.verdict import (
     BY_CONSTRUCTION,
@@ -46,6 +47,8 @@ class Finding:
     """What else might have held in its place, and its criterion."""
     count: int | None = None
     """Of what is true or false of a seed: the seeds of which it is true."""
+    given: Settings = field(default_factory=dict)
+    """Settings of the measure."""
     absent: bool = False
     """A part without runs, or whose reference has not learned: the claim waits for it."""
 
@@ -63,7 +66,7 @@ class Finding:
     def facts(self) -> dict[str, object]:
         """The finding as csv and json hold it, with the range that its criterion admits."""
         facts = {f.name: getattr(self, f.name) for f in fields(self)}
-        absent = facts.pop("absent")
+        absent, _ = facts.pop("absent"), facts.pop("given")
         admits = self.criterion.admits if self.criterion and not absent else None
         ends = (admits.low, admits.high) if admits else None
         return facts | {"criterion": self.asked, "admits": ends, "absent": absent}
@@ -261,6 +264,7 @@ def _judged(
     return replace(
         blank,
         measure=measure.name,
+        given=given,
         criterion=measurement.criterion,
         verdict=judged.verdict,
         value=judged.value,

@@ -14,9 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from stability.claims import labels
 from stability.claims.criterion import Criterion
 from stability.claims.evaluate import Finding
-from stability.claims.measures import measures
+from stability.claims.measures import Settings
 from stability.claims.verdict import FAILS, HOLDS, INCONCLUSIVE, NOT_MEASURED, REPORTED, Verdict
 from stability.figures.drawing import style
 from stability.figures.drawing.notebook import NotebookFigure
@@ -48,16 +49,17 @@ def draw(findings: Sequence[Finding], width: float = 6.75) -> Figure:
         raise CannotDraw("no finding has a number")
     panels: dict[tuple[str, Criterion | None], list[Finding]] = {}
     for finding in shown:
-        panels.setdefault((finding.measure, finding.criterion), []).append(finding)
-    groups = [(group, _labels(group)) for group in panels.values()]
+        what = labels.label(finding.measure, _without_token(finding))
+        panels.setdefault((what, finding.criterion), []).append(finding)
+    groups = [(group, _names(group)) for group in panels.values()]
     heights = [
-        HEAD + 0.12 * _lines(_meaning(group[0])) + LINE * sum(map(_lines, labels))
-        for group, labels in groups
+        HEAD + 0.12 * _lines(_meaning(group)) + LINE * sum(map(_lines, names))
+        for group, names in groups
     ]
     figure = NotebookFigure(figsize=(width, sum(heights) + 0.25), layout="constrained")
     axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for ax, (group, labels) in zip(axes, groups, strict=True):
-        _panel(ax, group, labels)
+    for ax, (group, names) in zip(axes, groups, strict=True):
+        _panel(ax, group, names)
     key = _key(shown)
     figure.legend(handles=key, loc="outside lower center", ncols=len(key), frameon=False)
     return figure
@@ -68,20 +70,20 @@ def _finite(*values: float | str | None) -> list[float]:
     return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
 
 
-def _labels(group: Sequence[Finding]) -> list[str]:
+def _names(group: Sequence[Finding]) -> list[str]:
     """Names of a panel's lines: the settings, with the part where there are several parts."""
     one = len({f.part for f in group}) == 1
     return [textwrap.fill(f.setting if one and f.setting else f.label, 46) for f in group]
 
 
-def _lines(label: str) -> int:
-    return label.count("\n") + 1
+def _lines(text: str) -> int:
+    return text.count("\n") + 1
 
 
-def _panel(ax: Axes, group: Sequence[Finding], labels: Sequence[str]) -> None:
+def _panel(ax: Axes, group: Sequence[Finding], names: Sequence[str]) -> None:
     admits = _admitted(group[0])
     values = [v for f in group for v in _finite(f.value, f.low, f.high, f.theory)]
-    values += _finite(*admits)
+    values += _finite(*admits, *_failing(group[0]))
     least, most = min(values), max(values)
     span = most - least or abs(least) or 1.0
     if least > 0 and most / least > 30:
@@ -91,20 +93,21 @@ def _panel(ax: Axes, group: Sequence[Finding], labels: Sequence[str]) -> None:
         ax.set_xlim(least - 0.06 * span, most + 0.06 * span)
         ax.xaxis.set_major_locator(MaxNLocator(6))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.5g}"))
-    if admits:
-        ax.axvspan(*np.clip(admits, *ax.get_xlim()), color=style.PALE, zorder=0, linewidth=0)
-        for end in _finite(*admits):
+    for ends, colour in ((admits, style.PALE), (_failing(group[0]), style.FAILING)):
+        if ends:
+            ax.axvspan(*np.clip(ends, *ax.get_xlim()), color=colour, zorder=0, linewidth=0)
+        for end in _finite(*ends):
             ax.axvline(end, color=style.GREY, linewidth=0.7)
-    ends = np.cumsum([_lines(label) for label in labels])
-    places = [end - _lines(label) / 2 for end, label in zip(ends, labels, strict=True)]
+    below = np.cumsum([_lines(name) for name in names])
+    places = [end - _lines(name) / 2 for end, name in zip(below, names, strict=True)]
     for y, finding in zip(places, group, strict=True):
         _mark(ax, y, finding)
-    ax.set_yticks(places, labels, fontsize=6.5)
-    ax.set_ylim(ends[-1], 0)
+    ax.set_yticks(places, names, fontsize=6.5)
+    ax.set_ylim(below[-1], 0)
     ax.grid(axis="y", visible=False)
     if len({f.part for f in group}) == 1 and any(f.setting for f in group):
         ax.set_title(group[0].part, pad=3)
-    ax.set_xlabel(_meaning(group[0]), fontsize=style.SMALL)
+    ax.set_xlabel(_meaning(group), fontsize=style.SMALL)
 
 
 def _admitted(finding: Finding) -> tuple[float, ...]:
@@ -113,13 +116,25 @@ def _admitted(finding: Finding) -> tuple[float, ...]:
     return (admits.low, admits.high) if admits else ()
 
 
-def _meaning(finding: Finding) -> str:
-    """What the number is, in its measure's own words, and what is asked of it."""
-    what = measures()[finding.measure].meaning.rstrip(".")
-    if finding.count is not None:
-        what = f"Share of seeds: {what[0].lower()}{what[1:]}"
-    asked = f"criterion: {finding.criterion}" if finding.criterion else "no criterion: reported"
-    return f"{textwrap.fill(what.replace('`', ''), 66)}\n{asked}"
+def _failing(finding: Finding) -> tuple[float, ...]:
+    """Both ends of the range in which a criterion fails; empty where that is all it lacks."""
+    fails = finding.criterion.fails if finding.criterion else None
+    return (fails.low, fails.high) if fails else ()
+
+
+def _without_token(finding: Finding) -> Settings:
+    """The settings of a measure but for the token, which the names of a panel's lines say."""
+    return {name: value for name, value in finding.given.items() if name != "token"}
+
+
+def _meaning(group: Sequence[Finding]) -> str:
+    """What the numbers are, in symbols of the field, and what is asked of them."""
+    first = group[0]
+    alike = all(f.given == first.given for f in group)
+    given = first.given if alike else _without_token(first)
+    asked = f"holds: {first.criterion}" if first.criterion else "no criterion: reported"
+    what = textwrap.wrap(labels.label(first.measure, given), 90, break_long_words=False)
+    return "\n".join([*what, asked])
 
 
 def _mark(ax: Axes, y: float, finding: Finding) -> None:
@@ -143,5 +158,7 @@ def _key(findings: Sequence[Finding]) -> list[Line2D | Patch]:
         mark.set_markersize(9)
         found.append(mark)
     if any(_admitted(f) for f in findings):
-        found.append(Patch(color=style.PALE, label="criterion"))
+        found.append(Patch(color=style.PALE, label="holds here"))
+    if any(_failing(f) for f in findings):
+        found.append(Patch(color=style.FAILING, label="fails here"))
     return found

@@ -16,7 +16,7 @@ from stability.figures.drawing.scales import whole_x
 from stability.figures.drawing.select import COMMON, CannotDraw, ends, over_seeds, require
 from stability.figures.drawing.style import drawn
 from stability.figures.drawing.variant_looks import MAX_LINES
-from stability.results.fits import better_law
+from stability.results.fits import better_law, slope_margin
 from stability.results.stream import block_outputs, l2, run_columns
 from stability.results.sweep_rows import SweepRows
 
@@ -35,8 +35,13 @@ QUANTITIES = {
 }
 CHART = Chart(QUANTITIES, "depth $L$", across="quantity", down="when", without=("depth",))
 
-MIN_DEPTHS = 3
-"""Depths that a fit needs: any two lie on either law."""
+MIN_DEPTHS, MIN_SEEDS = 5, 2
+"""Depths and seeds that a law needs: three depths lie close to either law, and one seed has no
+spread."""
+FLAT = 1.1
+"""A fit that changes by less than this factor over all depths is flat."""
+MISFIT = 2.0
+"""A law from which a point deviates by more than this factor is none."""
 
 
 class Label(NamedTuple):
@@ -52,9 +57,10 @@ def data(rows: SweepRows) -> SweepRows:
     """Var(x_L)/Var(x_1), |delta_1|/|delta_L| for all tokens and for the median token, by depth L.
 
     ``law`` is the law of growth, if any, that the geometric means follow (`fits.better_law`): c L^a
-    with a = ``exponent``, or c e^(b L) with b = ``rate``; ``log_factor`` is ln c. ``fitted`` says
-    which depths it is fitted to: those where every seed is finite; not depth 1, where each ratio is
-    1 by definition. Fewer than three have no law.
+    with a = ``exponent``, or c e^(b L) with b = ``rate``; ``log_factor`` is ln c, ``margin`` half
+    the 95% interval of the slope. ``fitted`` says which depths count: those where every seed
+    is finite; not depth 1, where each ratio is 1 by definition. Fewer than `MIN_DEPTHS` of them,
+    fewer than `MIN_SEEDS` seeds or a point off by `MISFIT` have no law; ``flat`` is one of its own.
     """
     if rows.frame["depth"].nunique() < 2:
         raise CannotDraw("depth does not vary")
@@ -98,13 +104,26 @@ def _with_laws(frame: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
         good = np.isfinite(line["value"]) & (line["value"] > 0) & (line["x"] > 1)
         good &= (line["not_finite"] == 0) & (line["seeds"] == line["runs"])
         found: dict[str, Any] = {"law": "", "exponent": np.nan, "rate": np.nan}
-        found |= {"log_factor": np.nan, "fitted": False}
-        if line.loc[good, "x"].nunique() >= MIN_DEPTHS:
-            law, fit = better_law(line.loc[good, "x"], line.loc[good, "value"])
-            slope = "exponent" if law == "power" else "rate"
-            found |= {"law": law, slope: fit.slope, "log_factor": fit.intercept, "fitted": good}
+        found |= {"margin": np.nan, "log_factor": np.nan, "fitted": False}
+        if (line["runs"] >= MIN_SEEDS).all() and line.loc[good, "x"].nunique() >= MIN_DEPTHS:
+            found |= _law_of(line[good], good)
         laws.append(pd.DataFrame(found, index=line.index))
     return frame.join(pd.concat(laws))
+
+
+def _law_of(points: pd.DataFrame, fitted: pd.Series) -> dict[str, Any]:
+    """The law of these points, as columns; empty where there is none."""
+    law, fit = better_law(points["x"], points["value"])
+    x = points["x"].to_numpy(float)
+    x = np.log(x) if law == "power" else x
+    change = fit.slope * x
+    off = np.log(points["value"].to_numpy(float)) - fit.intercept - change
+    if np.abs(off).max() > np.log(MISFIT):
+        return {}
+    slope = "exponent" if law == "power" else "rate"
+    found = {slope: fit.slope, "margin": slope_margin(x, fit), "log_factor": fit.intercept}
+    flat = np.ptp(change) < np.log(FLAT)
+    return {"law": "flat" if flat else law, **found, "fitted": fitted}
 
 
 @drawn
@@ -120,8 +139,19 @@ def draw(rows: SweepRows, width: float = 6.75) -> Figure:
         labels = [_law(ax, curve) for curve in curves if curve.frame["fitted"].any()]
         if len(labels) <= MAX_LINES:
             _write(ax, depths[-1], labels)
-    note = "Thin lines: fits of $c\\,L^a$, or of $c\\,e^{bL}$ where that suits better."
-    return lines.close("geometric mean", *([note] if rows.frame["fitted"].any() else []))
+    return lines.close("geometric mean", *_said_of_laws(rows.frame))
+
+
+def _said_of_laws(frame: pd.DataFrame) -> list[str]:
+    """What the thin lines are, or why there is none."""
+    if not frame["fitted"].any():
+        few = frame["x"].nunique() < MIN_DEPTHS or (frame["runs"] < MIN_SEEDS).any()
+        need = f"a fit needs {MIN_DEPTHS} depths and {MIN_SEEDS} seeds"
+        return [f"No law is fitted: {need}."] if few else []
+    return [
+        "Thin lines: fits of $c\\,L^a$, or of $c\\,e^{bL}$ where that suits better, with 95% "
+        f"intervals of the slope; flat: less than {FLAT - 1:.0%} change over all depths."
+    ]
 
 
 def _law(ax: Axes, curve: Curve) -> Label:
@@ -129,16 +159,23 @@ def _law(ax: Axes, curve: Curve) -> Label:
     line, colour = curve.frame, curve.look.color
     at = line.loc[line["fitted"], "x"].to_numpy(float)
     x, first = np.geomspace(at.min(), at.max(), 50), line.iloc[0]
-    if first["law"] == "power":
-        log_y, name = first["exponent"] * np.log(x), f"$L^{{{first['exponent']:.2f}}}$"
-    else:
-        log_y, name = first["rate"] * x, f"$e^{{{first['rate']:.2g}L}}$"
+    power = np.isfinite(first["exponent"])
+    log_y = first["exponent"] * np.log(x) if power else first["rate"] * x
+    slope = _with_margin(first["exponent" if power else "rate"], first["margin"])
+    name = f"$L^{{{slope}}}$" if power else f"$e^{{({slope})L}}$"
+    name = "flat" if first["law"] == "flat" else name
     log_y += first["log_factor"]
     low, high = np.log(ax.get_ylim())
     y = np.exp(np.clip(log_y, low, high))
     inside = (log_y >= low) & (log_y <= high)
     ax.plot(x, np.where(inside, y, np.nan), color=colour, linewidth=0.6, alpha=0.7, gid="law")
     return Label(float(y[-1]), name, colour)
+
+
+def _with_margin(slope: float, margin: float) -> str:
+    """A slope and half its interval, to the digits that the interval has: 1.10 and 0.05."""
+    digits = int(np.clip(-np.floor(np.log10(max(margin, 1e-3))), 1, 3))
+    return f"{slope:.{digits}f} \\pm {margin:.{digits}f}"
 
 
 def _write(ax: Axes, depth: int, labels: list[Label]) -> None:

@@ -26,6 +26,11 @@ WHERE = {"kind": ["act", "grad", "weight_grad"]}
 STEPS = "ends"
 
 LARGEST, GRADIENT, WEIGHT = "largest activation", "gradient", "smallest weight gradient"
+MEANING = (
+    r"Left: the largest $|x|$ in the block's activations, without the attention matrix. "
+    r"Middle: rms over all entries of $\partial\mathcal{L}/\partial{x}_l$. "
+    "Right: the smallest rms among the block's weight gradients."
+)
 LIMITS = ["format", "max", "tiny", "eps"]
 WIDE_SITES = ("scores", "attn_rows")
 """Computed in at least fp32, whatever the format: its limits do not apply to them."""
@@ -77,11 +82,11 @@ def _extreme(rows: pd.DataFrame, column: str, choose: str) -> pd.DataFrame:
 
 
 def _largest(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return [(v, f"{f} max") for f, v in _distinct(rows, "max")]
+    return [(v, f"largest {f}") for f, v in _distinct(rows, "max")]
 
 
 def _smallest(rows: pd.DataFrame) -> list[tuple[float, str]]:
-    return [(v, f"{f} tiny") for f, v in _distinct(rows, "tiny")]
+    return [(v, f"smallest normal {f}") for f, v in _distinct(rows, "tiny")]
 
 
 def _eps(rows: pd.DataFrame) -> list[tuple[float, str]]:
@@ -94,9 +99,9 @@ def _distinct(rows: pd.DataFrame, name: str) -> list[tuple[str, float]]:
 
 
 QUANTITIES = {
-    LARGEST: Quantity("|activation|", guides=_largest),
+    LARGEST: Quantity(r"$\max\,|x|$ in block $l$", guides=_largest),
     GRADIENT: Quantity(r"rms of $\delta_l$", guides=_smallest, backward=True),
-    WEIGHT: Quantity(r"rms of $\partial\mathcal{L}/\partial W$", guides=_eps, backward=True),
+    WEIGHT: Quantity(r"min rms of $\partial\mathcal{L}/\partial W$", guides=_eps, backward=True),
 }
 
 
@@ -107,9 +112,9 @@ CHART = Chart(QUANTITIES, BLOCKS, across="quantity", down="when", layers=True)
 def draw(rows: SweepRows, width: float = 6.75) -> Figure:
     """Largest activation, gradient and smallest weight gradient; at init above the end."""
     frame = rows.frame
-    limits = [f"{f} max {short(v)}" for f, v in _distinct(frame, "max")]
-    limits += [f"{f} smallest normal (tiny) {short(v)}" for f, v in _distinct(frame, "tiny")]
+    limits = [f"largest {f} number {short(v)}" for f, v in _distinct(frame, "max")]
+    limits += [f"smallest normal {f} number {short(v)}" for f, v in _distinct(frame, "tiny")]
     limits += [f"Adam's eps {short(v)}" for v in frame["eps"].unique() if 0 < v < math.inf]
     note = f"Limits, dotted where near: {'; '.join(limits)}."
     lines = draw_lines(rows, CHART, width)
-    return lines.close("geometric mean", *([note] if limits else []))
+    return lines.close("geometric mean", MEANING, *([note] if limits else []))

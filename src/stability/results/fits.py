@@ -129,6 +129,18 @@ def share_interval(count: int, of: int, level: float = 0.95) -> Interval:
     return Interval(count / of, low, high)
 
 
+def slope_margin(x: ArrayLike, fit: Line, level: float = 0.95) -> float:
+    """Half the confidence interval of a fitted slope: t sqrt(rss / (n - 2) / sum (x - mean)^2).
+
+    Raises:
+        ValueError: fewer than three points.
+    """
+    if fit.n < 3:
+        raise ValueError("the interval of a slope needs three points")
+    spread = float(((np.asarray(x, float) - np.mean(np.asarray(x, float))) ** 2).sum())
+    return student(level, fit.n - 2) * math.sqrt(fit.rss / (fit.n - 2) / spread)
+
+
 def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
     """Mean of b minus mean of a for unpaired samples, with Welch's interval.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from figure_checks import legend_texts
 from stability.figures import gradient, variance
-from stability.figures.drawing import lines
+from stability.figures.drawing import lines, style
 from synthetic import numbers, recorded, write_run
 
 
@@ -55,3 +55,25 @@ def test_a_theory_is_drawn_dashed_through_the_points(sweep: Path) -> None:
     bounded = variance.draw(rows, theory=wide)
     assert len(bounded.axes[0].lines) == len(bare.axes[0].lines) + 3 * 4
     assert lines.FINITE in legend_texts(bounded)
+
+
+def test_a_theory_has_the_colour_of_its_variant_and_is_alone_with_its_dashes(sweep: Path) -> None:
+    rows = numbers(sweep, variance)
+    panel = variance.draw(rows, theory=rows).axes[0]
+    dashed = [line for line in panel.lines if line.get_gid() == lines.THEORY]
+    colours = style.colours(rows, "norm")
+    assert {line.get_color() for line in dashed} == {style.darker(c) for c in colours.values()}
+    measured = [line for line in panel.lines if line.get_gid() is None]
+    assert {line.get_linestyle() for line in measured} == {"-"}
+    assert len({line.get_marker() for line in measured}) == 2  # depths
+
+
+def test_one_seed_beside_a_theory_without_a_range_says_that_there_is_none(tmp_path: Path) -> None:
+    write_run(tmp_path, {"norm": "pre"}, steps=1)
+    rows = numbers(tmp_path, variance)
+    said = "how far a net of this width may lie from the theory is not derived"
+    assert said in variance.draw(rows, theory=rows).texts[-1].get_text()
+    value = rows.frame["value"]
+    wide = rows.with_frame(rows.frame.assign(low=value / 2, high=2 * value))
+    assert said not in variance.draw(rows, theory=wide).texts[-1].get_text()
+    assert said not in variance.draw(rows).texts[-1].get_text()

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stability.figures import gradient_map, variance
+from stability.figures import gradient_map, variance, weight_gradient
+from stability.figures.drawing import style
+from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.view import View, XScale, seen, view
 from synthetic import numbers, write_run, write_sweep
 
@@ -64,6 +66,44 @@ def test_maps_share_one_colour_scale_unless_the_view_gives_each_row_its_own(tmp_
     assert len(scales()) == 1
     with seen(View(own_colours=True)):
         assert len(scales()) == 2
+
+
+def test_the_weights_asked_for_have_panels_and_an_unknown_one_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, {"depth": 2}, steps=1)
+    rows = numbers(tmp_path, weight_gradient)
+    with seen(View(weights=("mlp_out", "q"))):
+        titles = [ax.get_title() for ax in weight_gradient.draw(rows).axes]
+    assert titles == ["$W_2$", "$W_Q$"]
+    with seen(View(weights=("gate",))), pytest.raises(CannotDraw, match="no weight gate recorded"):
+        weight_gradient.draw(rows)
+
+
+def test_an_axis_can_have_panels_instead_of_colours(tmp_path: Path) -> None:
+    write_sweep(tmp_path, {"norm": ["pre", "post"]}, steps=1)
+    rows = numbers(tmp_path, variance)
+    assert len(variance.draw(rows).axes) == 1
+    with seen(View(panels=("norm",))):
+        panels = variance.draw(rows).axes
+    assert len(panels) == 2
+    colours = {line.get_color() for ax in panels for line in ax.lines}
+    assert colours == {style.COLOURS[0]}
+
+
+@pytest.mark.parametrize("chosen", [View(style="dark"), View(style="talk"), View(font="serif")])
+def test_a_style_holds_within_its_view_alone(tmp_path: Path, chosen: View) -> None:
+    write_run(tmp_path, {"depth": 2}, steps=1)
+    rows = numbers(tmp_path, variance)
+
+    def look() -> tuple[object, object, object]:
+        figure = variance.draw(rows)
+        label = figure.axes[0].yaxis.label
+        return figure.get_facecolor(), label.get_fontsize(), label.get_fontfamily()
+
+    before = look()
+    with seen(chosen):
+        changed = [a != b for a, b in zip(look(), before, strict=True)]
+    assert changed == [chosen.style == "dark", chosen.style == "talk", chosen.font == "serif"]
+    assert look() == before
 
 
 def test_a_view_ends_with_its_block() -> None:

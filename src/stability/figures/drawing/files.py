@@ -1,4 +1,4 @@
-"""A figure on disk: PDF and PNG, the numbers it draws (csv), and what it was made from (json)."""
+"""A figure on disk: PDF, PNG or SVG, the numbers it draws (csv), what it was made from (json)."""
 
 import json
 from pathlib import Path
@@ -62,6 +62,12 @@ def save(
             "Title": facts["title"],
             "Description": text,
             "Software": version_text(),
+        },
+        "svg": {
+            "Title": facts["title"],
+            "Description": text,
+            "Creator": version_text(),
+            "Date": None,
         },
     }
     try:

@@ -194,6 +194,8 @@ def _grid(width: float, side: int, groups: int, shared: bool) -> Grid:
     narrow = {2: 2, 3: 5, 4: 7}[most] if shared else min(most, 3)
     if side <= 2 and groups > 3:
         return Grid(side * max(1, most // side), aligned=False, turned=False)
+    if side == 1 and 1 < groups <= most:
+        return Grid(groups, aligned=True, turned=True)
     if side <= narrow:
         return Grid(side, aligned=True, turned=False)
     if 1 < groups <= narrow:
@@ -235,6 +237,8 @@ def _limits(rows: pd.DataFrame, quantity: Quantity, layers: bool) -> Limits:
     rows = rows if unsound.all() else rows[~unsound]
     inner = rows[rows["x"] > 0] if layers and (rows["x"] > 0).any() else rows
     values = inner[["value", "low", "high"]]
+    if not quantity.log:
+        return scales.linear_limits(values)
     low, high = scales.log_limits(values)
     outer = rows.loc[rows["x"] == 0, "value"] if layers else []
     near = [v for v, _ in quantity.guides(rows) if low / 1e6 < v < high * 1e6]

@@ -1,6 +1,7 @@
 """Lines over layers, steps or depths: curves with bands, guides, and marks at the panels' edges."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,18 @@ MARKS = {
     "x": "first not finite",
     "$0$": "exactly 0",
     "o": "embedding (hollow)",
+    "*": "spike",
     "diverged": "diverged",
 }
 """Group id of a mark -> its name in the legend."""
 THEORY = "theory at infinite width"
 FINITE = "two standard deviations of it at this width"
-DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 2))}
-DOTTED: dict[str, Any] = DASHED | {"linewidth": 0.7, "linestyle": (0, (1, 1.5))}
+DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 1.0, "linestyle": (0, (3, 2))}
+DOTTED: dict[str, Any] = DASHED | {"linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 MAX_WORDS = 6
 """Panels side by side from which on the symbol of x must do, without its word."""
+MANY = 12
+"""Points from which on a curve that is not over layers has a mark at some of them only."""
 FAINT = 0.35
 """Opacity of a curve that is rounding error, or whose runs diverged and that leaves the axis."""
 
@@ -49,7 +53,10 @@ def draw_lines(
     Returns:
         The page, to which a figure can add before it calls `Lines.close`.
     """
-    lines = Lines(layout(rows, chart, width), width)
+    plan = layout(rows, chart, width)
+    if theory is not None:  # dashes are the theory's: marks tell its depths apart
+        plan = replace(plan, looks=replace(plan.looks, dashed=False))
+    lines = Lines(plan, width)
     for place, (ax, panel) in enumerate(lines.panels):
         lines.label(ax, panel, place)
         lines.draw(ax, panel)
@@ -98,8 +105,8 @@ class Lines:
         curves = self.layout.curves(panel.frame)
         if layers and curves:
             lengths = [max(1, int(curve.frame["x"].max())) for curve in curves]
-            embedding = bool((self.layout.rows.frame["x"] == 0).any())
-            scales.layer_x(ax, self.layout.x_scale, lengths, embedding)
+            first = min(1.0, float(self.layout.rows.frame["x"].min()))
+            scales.layer_x(ax, self.layout.x_scale, lengths, first)
         else:
             scales.whole_ticks(ax.xaxis)
         for turn, curve in enumerate(curves):
@@ -114,13 +121,14 @@ class Lines:
 
     def draw_theory(self, ax: Axes, rows: pd.DataFrame) -> None:
         """Dashed lines, and dotted ones for the range of nets of this width."""
-        for _, line in self.layout.curves(rows):
+        for look, line in self.layout.curves(rows):
+            colour = {"color": style.darker(look.color)}
             shown = line[line["x"] > 0] if self.layout.chart.layers else line
             if not np.isfinite(shown["value"]).any():
                 continue
-            ax.plot(shown["x"], shown["value"], gid=THEORY, **DASHED)
+            ax.plot(shown["x"], shown["value"], gid=THEORY, **DASHED | colour)
             for bound in ("low", "high") if (shown["high"] > shown["low"]).any() else ():
-                ax.plot(shown["x"], shown[bound], gid=FINITE, **DOTTED)
+                ax.plot(shown["x"], shown[bound], gid=FINITE, **DOTTED | colour)
 
     def close(self, centre: str, *more: str) -> Figure:
         """Legends for what varies and for the marks in use, and the notes.
@@ -134,11 +142,11 @@ class Lines:
         if "when" in rows.frame and rows.frame["when"].nunique() == 1:
             self.page.notes.append(f"{str(rows.frame['when'].iloc[0]).capitalize()}.")
         self.page.notes += notes.seed_note(rows, centre) + notes.outcome_notes(rows)
-        self.page.notes += [*self._faint(), *more, *notes.remark_notes(rows)]
+        self.page.notes += [*self._faint(), *more, *self._theory(), *notes.remark_notes(rows)]
         return self.page.close()
 
     def _legend_of_marks(self) -> list[Any]:
-        used = {line.get_gid() for ax in self.page.axes for line in ax.lines}
+        used = self._used()
         row = [
             Line2D(
                 [], [], marker="x" if gid == "diverged" else gid, linestyle="none",
@@ -149,6 +157,17 @@ class Lines:
         ]  # fmt: skip
         looks = {THEORY: DASHED, FINITE: DOTTED}
         return row + [Line2D([], [], label=t, **look) for t, look in looks.items() if t in used]
+
+    def _used(self) -> set[object]:
+        """Group ids of what is drawn."""
+        return {line.get_gid() for ax in self.page.axes for line in ax.lines}
+
+    def _theory(self) -> list[str]:
+        """What a single net may differ by from the theory, where nothing drawn says it."""
+        one = int(self.layout.rows.frame["runs"].max()) == 1
+        if THEORY not in self._used() or FINITE in self._used() or not one:
+            return []
+        return ["One seed: how far a net of this width may lie from the theory is not derived."]
 
     def _faint(self) -> list[str]:
         """A note on variants that are drawn faint, and why."""
@@ -200,7 +219,7 @@ def _curve(ax: Axes, curve: Curve, layers: bool, turn: int, count: int, opacity:
         line = line[line["x"] > 0]
     x, y = line["x"].to_numpy(float), line["value"].to_numpy(float)
     shown = np.isfinite(y) & ((y > 0) | (not log))
-    every = max(1, len(x) // 6, min(count, len(x) // 3))
+    every = max(1, len(x) // 6, min(count, len(x) // 3)) if layers or len(x) > MANY else 1
     ax.plot(
         x, np.where(shown, y, np.nan), markevery=(turn % every, every), alpha=opacity,
         markeredgecolor="white", markeredgewidth=0.3, **look._asdict(),
@@ -261,7 +280,7 @@ def _exit(ax: Axes, x: float, value: float, above: bool, colour: str) -> None:
     ).set_in_layout(False)  # fmt: skip
 
 
-def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None:
+def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str, gid: str = "") -> None:
     """Marks at the edge of a panel for what its axis cannot show.
 
     Args:
@@ -270,10 +289,11 @@ def mark_edge(ax: Axes, x: Any, height: float, marker: str, colour: str) -> None
         height: of the marks, as a share of the panel's height.
         marker: one of `MARKS`.
         colour: that of the line.
+        gid: its key in `MARKS`, where that is not the marker.
     """
     if len(x):
         x = x[:: max(1, len(x) // 6)]
         ax.plot(
             x, np.full(len(x), height), linestyle="none", marker=marker, color=colour, markersize=4,
-            transform=ax.get_xaxis_transform(), gid=marker, clip_on=False,
+            transform=ax.get_xaxis_transform(), gid=gid or marker, clip_on=False,
         )  # fmt: skip

@@ -36,6 +36,17 @@ def log_limits(values: Any, guides: Sequence[float] = ()) -> tuple[float, float]
     return (float(10**low), float(10**high)) if low < high else (10**-WIDEST, 10**WIDEST)
 
 
+def linear_limits(values: Any) -> tuple[float, float]:
+    """Limits of a linear axis around the finite values."""
+    numbers = np.ravel(np.asarray(values, float))
+    numbers = numbers[np.abs(numbers) < 10**WIDEST]
+    if not len(numbers):
+        return 0.0, 1.0
+    low, high = float(numbers.min()), float(numbers.max())
+    pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - pad, high + pad
+
+
 def with_room(low: float, high: float, share: float) -> float:
     """The upper limit of a log axis, raised by a share of its length."""
     length = np.log10(high) - np.log10(low)
@@ -80,14 +91,21 @@ def short(value: float) -> str:
     return f"$10^{{{power}}}$" if lead == "1" else f"${lead}\\times10^{{{power}}}$"
 
 
-def layer_x(ax: Axes, scale: XScale, lengths: Sequence[int], embedding: bool) -> None:
-    """The axis of blocks: l, l/L, or l on a log axis, where the embedding is drawn at 0.5."""
+def layer_x(ax: Axes, scale: XScale, lengths: Sequence[int], first: float) -> None:
+    """The axis of blocks: l, l/L, or l on a log axis, where the embedding is drawn at 0.5.
+
+    Args:
+        ax: the panel.
+        scale: `View.x`, never ``auto``.
+        lengths: the last block of each line.
+        first: the least l of a line, at most 1; 0 for the embedding.
+    """
     if scale == "log":
-        whole_x(ax, [1, *lengths], before=[0.5] if embedding else [])
+        whole_x(ax, [1, *lengths], before=[0.5] if first < 1 else [])
         return
     longest = 1 if scale == "fraction" else max(lengths)
     pad = 0.03 * longest + (0.2 if scale == "layer" else 0)
-    ax.set_xlim((0 if embedding or scale == "fraction" else 1) - pad, longest + pad)
+    ax.set_xlim((0 if scale == "fraction" else first) - pad, longest + pad)
     if scale == "layer":
         whole_ticks(ax.xaxis)
     else:

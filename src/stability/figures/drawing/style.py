@@ -11,10 +11,14 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from stability.config.knobs import DTYPES
 from stability.figures.drawing.variants import is_number, levels
+from stability.figures.drawing.view import view
 from stability.results.sweep_rows import SweepRows
 
 P = ParamSpec("P")
@@ -32,6 +36,8 @@ SEQUENTIAL = "viridis"
 """Colour map of numbers: perceptually even, readable in grey and with any colour vision."""
 
 INK, GREY, PALE = "#222222", "#777777", "#DDDDDD"
+FAILING = "#F6DDD5"
+"""Where a criterion fails."""
 BAD = "#B2182B"
 """What is not finite."""
 
@@ -60,14 +66,41 @@ RC: dict[Any, Any] = {
     "pdf.fonttype": 42,  # text stays text, as publishers ask
     "ps.fonttype": 42,
     "svg.fonttype": "none",
+    "svg.hashsalt": "stability",  # the same figure gives the same file
     "axes.formatter.use_mathtext": True,
+}
+
+
+LIGHT, NIGHT = "#E8E8E8", "#14161A"
+"""Text and background of the dark style."""
+STYLES: dict[str, dict[Any, Any]] = {
+    "paper": {},
+    "talk": {
+        **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 11),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 10),
+        **{"lines.linewidth": 2.0, "lines.markersize": 5.5, "axes.linewidth": 1.0},
+    },
+    "dark": {
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), NIGHT),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), LIGHT),
+        **dict.fromkeys(("xtick.color", "ytick.color"), LIGHT),
+        "grid.color": "#3A3D42",
+    },
+}
+FONTS: dict[str, dict[Any, Any]] = {
+    "sans": {},
+    "serif": {
+        "font.family": "serif",
+        "font.serif": ["STIXGeneral", "Times New Roman", "DejaVu Serif"],
+        "mathtext.fontset": "stix",
+    },
 }
 
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw and save within it, so that the reader's own settings of matplotlib stay as they are."""
-    with mpl.rc_context(RC):
+    with mpl.rc_context(RC | STYLES[view().style] | FONTS[view().font]):
         yield
 
 
@@ -78,11 +111,24 @@ def drawn(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def inner(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with styled():
             figure = draw(*args, **kwargs)
+            if view().style == "dark":
+                _on_dark(figure)
             figure.draw_without_rendering()  # makes the ticks, with the sizes of this style
             figure.set_layout_engine(None)  # the layout is final; each save would repeat it
             return figure
 
     return inner
+
+
+def _on_dark(figure: Figure) -> None:
+    """Give what is drawn in the colour of ink, and boxes of the colour of paper, those of night."""
+    for artist in figure.findobj(lambda a: isinstance(a, Line2D | Text)):
+        assert isinstance(artist, Line2D | Text)
+        if mpl.colors.same_color(artist.get_color(), INK):
+            artist.set_color(LIGHT)
+        box = artist.get_bbox_patch() if isinstance(artist, Text) else None
+        if box is not None:
+            box.set_facecolor(NIGHT)
 
 
 def slots(rows: SweepRows, axis: str) -> dict[Any, int]:
@@ -99,6 +145,13 @@ def slots(rows: SweepRows, axis: str) -> dict[Any, int]:
     return taken
 
 
+def darker(colour: str) -> str:
+    """A colour half-way to that of text: darker on paper, lighter on a dark ground."""
+    ink = LIGHT if view().style == "dark" else INK
+    mixed = (np.array(mpl.colors.to_rgb(colour)) + mpl.colors.to_rgb(ink)) / 2
+    return mpl.colors.to_hex(mixed.tolist())
+
+
 def colours(rows: SweepRows, axis: str | None) -> dict[Any, str]:
     """Value -> colour. Names have colours of their own; numbers run from dark to light."""
     if axis is None:
@@ -106,6 +159,7 @@ def colours(rows: SweepRows, axis: str | None) -> dict[Any, str]:
     values = levels(rows, axis)
     if is_number(rows, axis):
         ramp = mpl.colormaps[SEQUENTIAL]
-        top = max(len(values) - 1, 1)
-        return {v: mpl.colors.to_hex(ramp(0.85 * i / top)) for i, v in enumerate(values)}
+        low, high = (0.3, 1.0) if view().style == "dark" else (0.0, 0.85)
+        places = np.linspace(low, high, max(len(values), 2))
+        return {v: mpl.colors.to_hex(ramp(x)) for v, x in zip(values, places, strict=False)}
     return {v: COLOURS[slot % len(COLOURS)] for v, slot in slots(rows, axis).items()}

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 
 from stability.figures.drawing import style
 from stability.figures.drawing.variants import is_number, label, levels, varying_axes
+from stability.figures.drawing.view import view
 from stability.results.sweep_rows import SweepRows
 
 MAX_LINES = 12
@@ -35,17 +36,22 @@ class Look(NamedTuple):
 
 
 def roles(rows: SweepRows, without: Sequence[str] = ()) -> Roles:
-    """Names take colours before numbers do; a second axis takes dashes while lines are few."""
-    axes = varying_axes(rows, without)
+    """Names take colours before numbers do; a second axis takes dashes while lines are few.
+
+    Axes that the view gives panels take neither.
+    """
+    varying = varying_axes(rows, without)
+    own = [axis for axis in varying if axis in view().panels]
+    axes = [axis for axis in varying if axis not in own]
     if not axes:
-        return Roles(None, None, [])
+        return Roles(None, None, own)
     colour, *rest = axes
     lines = rows.frame[colour].nunique()
     for axis in rest:
         n = rows.frame[axis].nunique()
         if n <= MAX_DASHES and n * lines <= MAX_LINES:
-            return Roles(colour, axis, [a for a in rest if a != axis])
-    return Roles(colour, None, rest)
+            return Roles(colour, axis, [*own, *(a for a in rest if a != axis)])
+    return Roles(colour, None, [*own, *rest])
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Looks:
     """Value of the colour axis -> place in the colour order."""
     dashes: list[Any]
     """Values of the dash axis, in legend order."""
+    dashed: bool = True
+    """Whether dashes tell them apart, beside marks."""
 
     def look(self, hue: Any, dash: Any) -> Look:
         """The look of a line, by its values of the colour axis and of the dash axis.
@@ -68,7 +76,7 @@ class Looks:
         """
         slot = self.slots.get(hue, 0)
         place = self.dashes.index(dash) if dash is not None else None
-        dashed = slot // len(style.COLOURS) if place is None else place
+        dashed = slot // len(style.COLOURS) if place is None else place * self.dashed
         mark = place if self.roles.dash else slot
         return Look(
             self.colours.get(hue, style.GREY),

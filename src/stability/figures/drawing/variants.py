@@ -51,7 +51,7 @@ def label(rows: SweepRows, axis: str, value: Any) -> str:
     options = rows.options.get(axis, {})
     if str(value) in options:
         return options[str(value)].label
-    if axis in GROUPS or axis in ("dtype", "label", "sweep", "stack"):
+    if axis in GROUPS or axis in ("dtype", "label", "sweep", "stack", "block"):
         return str(value)
     if isinstance(value, bool | np.bool_):
         return name(axis) if value else f"not {name(axis)}"

@@ -3,12 +3,20 @@
 import pandas as pd
 
 from stability.config.names import BLOCK, FINAL_NORM
+from stability.figures.drawing.select import CannotDraw
 from stability.figures.drawing.variants import levels
+from stability.figures.drawing.view import view
 from stability.parts.inits import ROLES
 from stability.results.sweep_rows import SweepRows
 
 NORM = rf"(norm\d*|{FINAL_NORM})(\.|$)"
 """Sublayers of external models that are norms."""
+
+SYMBOLS = {
+    **{"q": "$W_Q$", "k": "$W_K$", "v": "$W_V$", "attn_out": "$W_O$"},
+    **{"mlp_in": "$W_1$", "mlp_gate": "$W_\\mathrm{gate}$", "mlp_out": "$W_2$"},
+}
+"""Weights as papers write them."""
 
 MAX_WEIGHTS = 7
 """Weights whose panels fit side by side: q, k, v, out and three of a gated MLP."""
@@ -45,14 +53,18 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 def first_weights(rows: SweepRows) -> tuple[SweepRows, list[str]]:
     """Rows of as many weights as fit side by side, named to fit above a panel; what to say."""
     names = levels(rows, "weight")
-    shown = names[:MAX_WEIGHTS]
+    if missing := [name for name in view().weights if name not in names]:
+        known = ", ".join(map(str, names))
+        raise CannotDraw(f"no weight {missing[0]} recorded; recorded are {known}")
+    shown = [*view().weights] or names[:MAX_WEIGHTS]
     frame = rows.frame[rows.frame["weight"].isin(shown)]
-    broken = [_in_lines(name) for name in frame["weight"]]
-    order = [_in_lines(name) for name in shown]
+    broken = [symbol(name) for name in frame["weight"]]
+    order = [symbol(name) for name in shown]
     note = f"First {len(shown)} of {len(names)} weights; the csv has all."
     frame = frame.assign(weight=pd.Categorical(broken, order))
-    return rows.with_frame(frame), [note] if len(names) > len(shown) else []
+    return rows.with_frame(frame), [note] if len(names) > len(shown) and not view().weights else []
 
 
-def _in_lines(name: object) -> str:
-    return str(name).replace(".", ".\n")
+def symbol(name: object) -> str:
+    """A weight as papers write it, or its own name, in lines that fit above a panel."""
+    return SYMBOLS.get(str(name)) or str(name).replace(".", ".\n")
