@@ -17,7 +17,7 @@ from stability.config.knobs import GROUPS, Config
 from stability.config.names import BLOCK_SUBLAYERS
 from stability.model.build import init_of, parts_of
 from stability.parts.inits import Weight
-from stability.parts.placements import equation
+from stability.parts.placements import ending, equation
 from stability.parts.published import said
 
 MATRICES = ("q", "k", "v", "attn_out", "mlp_in", "mlp_out")
@@ -143,7 +143,10 @@ def _placement(config: Config) -> str:
         found = [f"{name}: {text}" for name, text in texts.items()]
     gains = {role: f"{placements[names[-1]].init_gain(role):.3g}" for role in MATRICES}
     found += [f"std of {roles} times {gain}" for gain, roles in _grouped(gains) if gain != "1"]
-    if placements[names[-1]].final_norm:
+    end, norms = ending(placements[names[-1]])
+    if len(placements[names[-1]].streams) > 1:
+        found.append(f"the head reads {end}")
+    elif norms:
         found.append("a norm before the head")
     return "; ".join(found)
 

@@ -16,7 +16,7 @@ from stability.config.names import BLOCK_SUBLAYERS
 from stability.config.ranges import spelled
 from stability.config.rules import keys_without_effect, validate
 from stability.parts import data
-from stability.parts.placements import Placement, norms_used
+from stability.parts.placements import Placement, ending, norms_used
 
 
 def check(
@@ -60,7 +60,7 @@ def _has_norm(config: Config) -> bool:
         placement = instantiate.build(node, "norm.build", config.depth, *place, kind=Placement)
         what = "its equation cannot be read"
         with instantiate.refusing_errors_of("norm.build._target_", node["_target_"], what):
-            if placement.final_norm or norms_used(placement):
+            if ending(placement)[1] or norms_used(placement):
                 return True
     return False
 

@@ -23,7 +23,7 @@ from stability.parts.activations import Activation
 from stability.parts.batches import IGNORED
 from stability.parts.inits import Init, Weight, start_std
 from stability.parts.norms import at_least_fp32
-from stability.parts.placements import Placement, norms_used
+from stability.parts.placements import Fn, Operand, Placement, ending, norms_used
 from stability.recording.sites import Site
 
 
@@ -47,10 +47,22 @@ def owned_norms(names: list[str], make: Callable[[], nn.Module]) -> nn.Module | 
     return norm
 
 
+def packed(state: Operand) -> Tensor:
+    """The streams of a state side by side: one tensor x_BTS."""
+    return torch.cat(state, dim=-1) if isinstance(state, tuple) else state
+
+
+def unpacked(x_BTS: Tensor, placement: Placement) -> Operand:
+    """The state that `packed` made one tensor of."""
+    count = len(placement.streams)
+    return x_BTS if count == 1 else x_BTS.chunk(count, dim=-1)
+
+
 class Sublayer(nn.Module):
     """One update of the residual stream: a branch f in its placement, with its sites.
 
     ``resid_pre`` is the ``resid_post`` of what comes before: the same tensor, the same gradient.
+    Several streams pass between sublayers side by side, as x_BTS with S = streams * D.
     """
 
     def __init__(self, branch: nn.Module, placement: Placement, parts: Parts) -> None:
@@ -62,6 +74,8 @@ class Sublayer(nn.Module):
         self.branch_in = Site()
         self.f = branch
         self.branch_out = Site()
+        names = placement.streams
+        self.streams = nn.ModuleDict({name: Site() for name in names[len(names) == 1 :]})
         self.resid_post = Site()
         for name, per_feature in placement.learned.items():
             factor = nn.Parameter(torch.empty(parts.width if per_feature else 1))
@@ -71,8 +85,16 @@ class Sublayer(nn.Module):
     def branch(self, x_BTD: Tensor) -> Tensor:
         return self.branch_out(self.f(self.branch_in(x_BTD)))
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.resid_post(self.placement(x_BTD, self.branch, self.norm))
+    def update(self, x_BTS: Tensor, f: Fn) -> Tensor:
+        """The placement's equation with f in the place of the branch."""
+        state = self.placement(unpacked(x_BTS, self.placement), f, self.norm)
+        if self.streams:
+            pairs = zip(self.streams.values(), state, strict=True)
+            state = tuple(site(x_BTD) for site, x_BTD in pairs)
+        return packed(state)
+
+    def forward(self, x_BTS: Tensor) -> Tensor:
+        return self.resid_post(self.update(x_BTS, self.branch))
 
 
 class Block(nn.Module):
@@ -93,10 +115,19 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token embedding plus, with learned positions, position embedding."""
+    """Token embedding plus, with learned positions, position embedding; then streams begin."""
 
-    def __init__(self, vocab: int, width: int, context: int, learned: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        width: int,
+        context: int,
+        learned: bool,
+        dropout: float,
+        placement: Placement,
+    ) -> None:
         super().__init__()
+        self.placement = placement
         self.dropout = dropout
         self.wte = nn.Parameter(torch.empty(vocab, width))
         self.wpe = nn.Parameter(torch.empty(context, width)) if learned else None
@@ -106,21 +137,23 @@ class Embedding(nn.Module):
         x_BTD = F.embedding(tokens_BT, self.wte)
         if self.wpe is not None:
             x_BTD = x_BTD + self.wpe[: tokens_BT.shape[1]]
-        return self.resid_post(F.dropout(x_BTD, self.dropout, self.training))
+        x_BTD = self.resid_post(F.dropout(x_BTD, self.dropout, self.training))
+        return packed(self.placement.begin(x_BTD))
 
 
 class Head(nn.Module):
-    """Final norm, where the placement has one, and the unembedding: x_BTD -> logits_BTV."""
+    """The end of the placement's streams, and the unembedding: x_BTS -> logits_BTV."""
 
-    def __init__(self, norm: nn.Module | None, unembed: nn.Module | None) -> None:
+    def __init__(self, placement: Placement, parts: Parts, unembed: nn.Module | None) -> None:
         super().__init__()
-        self.norm = norm
+        self.placement = placement
+        self.norm = owned_norms(ending(placement)[1], parts.norm)
         self.branch_in = Site()
         self.head = unembed
         self.branch_out = Site()
 
-    def forward(self, x_BTD: Tensor, wte_VD: Tensor) -> Tensor:
-        x_BTD = self.branch_in(x_BTD if self.norm is None else self.norm(x_BTD))
+    def forward(self, x_BTS: Tensor, wte_VD: Tensor) -> Tensor:
+        x_BTD = self.branch_in(self.placement.end(unpacked(x_BTS, self.placement), self.norm))
         logits_BTV = F.linear(x_BTD, wte_VD) if self.head is None else self.head(x_BTD)
         return self.branch_out(logits_BTV)
 
@@ -168,7 +201,8 @@ class GPT(nn.Module):
         width, context, dropout = shape.width, shape.context, shape.dropout
         names = BLOCK_SUBLAYERS[shape.sublayers]
         self.depth, self.checkpointing = depth, checkpointing
-        self.embed = Embedding(vocab, width, context, shape.position == "learned", dropout)
+        first, last = parts.placement(0, names[0]), parts.placement(depth - 1, names[-1])
+        self.embed = Embedding(vocab, width, context, shape.position == "learned", dropout, first)
 
         def block(layer: int) -> Block:
             return Block(
@@ -181,9 +215,8 @@ class GPT(nn.Module):
             )
 
         self.blocks: list[Block] = nn.ModuleList(map(block, range(depth)))  # type: ignore[assignment]
-        final = parts.placement(depth - 1, names[-1]).final_norm
         unembed = None if shape.tie_embeddings else Linear(width, vocab, bias=False)
-        self.head = Head(parts.norm() if final else None, unembed)
+        self.head = Head(last, parts, unembed)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Token ids -> logits_BTV in the stream's dtype."""
@@ -200,7 +233,8 @@ class GPT(nn.Module):
     def sites(self) -> dict[Key, nn.Module]:
         """Every site in the order of execution; a module may have two keys.
 
-        The resid_post of a sublayer is the resid_pre of the next.
+        The resid_post of a sublayer is the resid_pre of the next. With several streams it holds
+        all of them, and each has a site ``resid_post.NAME`` of its own.
         """
         found: dict[Key, nn.Module] = {}
         stream: nn.Module = self.embed.resid_post
@@ -213,6 +247,8 @@ class GPT(nn.Module):
                     found[Key(layer, name, "scores")] = sub.f.scores
                     found[Key(layer, name, "attn_rows")] = sub.f.scores
                 found[Key(layer, name, "branch_out")] = sub.branch_out
+                for each, site in sub.streams.items():
+                    found[Key(layer, name, f"resid_post.{each}")] = site
                 found[Key(layer, name, "resid_post")] = stream = sub.resid_post
         found[Key(self.depth, "head", "resid_pre")] = stream
         found[Key(self.depth, "head", "branch_in")] = self.head.branch_in

@@ -19,7 +19,7 @@ from stability.model.build import activation_of, device_of, init_of, parts_of, u
 from stability.model.optim import make_optimizers
 from stability.model.sublayers import BRANCHES
 from stability.parts.inits import Weight, start_std
-from stability.parts.placements import norms_used
+from stability.parts.placements import ending, norms_used
 from stability.parts.precision import PRECISIONS
 
 Branches = dict[str, nn.Module]
@@ -101,6 +101,7 @@ def _try_parts(config: Config, branches: Branches) -> None:
         placement = parts.placement(layer, sublayer)
         with refusing_errors_of("norm.build._target_", target, "its equation cannot be read"):
             norms_used(placement)
+            ending(placement)
     if type(parts.norm()).forward is nn.Module.forward:
         target = config.norm_type.build["_target_"]
         raise ConfigError("norm_type.build._target_", target, "has no forward")

@@ -11,6 +11,9 @@ Which norms a block must own is read off the equation itself: ``norm(...)`` asks
 A factor that is trained is an attribute that `Placement.learned` names: a number on covariances and
 in the text, a parameter in the model.
 
+A placement may carry several streams: it names them in ``streams``, and its equation takes and
+returns a tuple, see `stability.parts.stream_placements`.
+
 To add one: a class here or in a module of your own, and a yaml in ``norm/`` with its label, its
 order in legends and ``build: {_target_: ...}``. It is built as
 ``cls(depth, layer, sublayer, **rest)``.
@@ -51,12 +54,29 @@ class Placement(Published, ABC):
     scales_with_depth = False
     """Whether the equation itself makes branches smaller the more of them there are."""
 
+    streams: ClassVar[tuple[str, ...]] = ("x",)
+    """Names of the streams. With more than one, the state of the equation is a tuple of them."""
+
     def __init__(self, depth: int, layer: int, sublayer: str) -> None:
         self.depth, self.layer, self.sublayer = depth, layer, sublayer
 
     @abstractmethod
     def __call__(self, x: Operand, f: Fn, norm: Any) -> Operand:
         """The equation."""
+
+    def begin(self, x0: Operand) -> Operand:
+        """The state before the first sublayer, of the embedding x0: every stream is x0."""
+        return x0 if len(self.streams) == 1 else (x0,) * len(self.streams)
+
+    def end(self, state: Operand, norm: Any) -> Operand:
+        """What the head reads; ``norm`` holds the norms that the head owns.
+
+        Raises:
+            TypeError: there are several streams, and the class does not say how they end.
+        """
+        if len(self.streams) > 1:
+            raise TypeError(f"{type(self).__name__} has several streams and no end of its own")
+        return norm(state) if self.final_norm else state
 
     def init_gain(self, role: str) -> float:
         """Factor on the init's std for weights of this role, see `stability.parts.inits.ROLES`."""
@@ -351,25 +371,58 @@ class Norms:
         return lambda x: self._call(name, x)
 
 
-def _text_run(placement: Placement) -> tuple[str, list[str]]:
+def _text_norms(gain_of: Callable[[str], float] = lambda name: 1.0) -> Norms:
     def apply(name: str, x: object) -> Text:
         label = f"N_{name}" if name else "N"
         normed = Text(f"{label}({x.body})")  # type: ignore[attr-defined]
-        gain = placement.norm_gain(name)
+        gain = gain_of(name)
         return normed if gain == 1 else gain * normed
 
-    norms = Norms(apply)
-    result = placement(Text("x"), lambda x: Text(f"f({x.body})"), norms)
-    if not isinstance(result, Text):
-        raise TypeError(f"{type(placement).__name__} returned {type(result).__name__}")
-    return result.body, norms.used
+    return Norms(apply)
+
+
+def _text_state(placement: Placement) -> Operand:
+    state = tuple(map(Text, placement.streams))
+    return state[0] if len(state) == 1 else state
+
+
+def _text_run(placement: Placement) -> tuple[list[str], list[str]]:
+    """Each stream's update as text, and the names of the norms."""
+    norms, name = _text_norms(placement.norm_gain), type(placement).__name__
+    result = placement(_text_state(placement), lambda x: Text(f"f({x.body})"), norms)
+    parts = result if isinstance(result, tuple) else (result,)
+    for part in parts:
+        if not isinstance(part, Text):
+            raise TypeError(f"{name} returned {type(part).__name__}")
+    if len(parts) != len(placement.streams):
+        raise TypeError(f"{name} returned {len(parts)} streams, not {len(placement.streams)}")
+    return [part.body for part in parts], norms.used
 
 
 def equation(placement: Placement) -> str:
-    """The placement's update as text, with its constants: ``N(2.21 x + f(x))``."""
-    return _text_run(placement)[0]
+    """The placement's update as text, with its constants: ``N(2.21 x + f(x))``.
+
+    With several streams each has its name in front: ``x: N(x + f(x)), r: r + f(x)``.
+    """
+    texts = _text_run(placement)[0]
+    if len(texts) == 1:
+        return texts[0]
+    return ", ".join(f"{n}: {text}" for n, text in zip(placement.streams, texts, strict=True))
 
 
 def norms_used(placement: Placement) -> list[str]:
     """Names of the norms that the equation calls: ``[""]``, ``["", "out"]`` or ``[]``."""
     return _text_run(placement)[1]
+
+
+def ending(placement: Placement) -> tuple[str, list[str]]:
+    """What the head reads as text, ``N(x)``, and the names of the norms that this calls.
+
+    Raises:
+        TypeError: it is not one operand.
+    """
+    norms = _text_norms()
+    result = placement.end(_text_state(placement), norms)
+    if not isinstance(result, Text):
+        raise TypeError(f"{type(placement).__name__}.end returned {type(result).__name__}")
+    return result.body, norms.used

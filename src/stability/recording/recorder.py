@@ -53,7 +53,7 @@ class Recorder:
         compiled = None
         if compiled_tokens is not None:
             compiled = compiled_tokens, next(iter(self.weights.values())).device
-        chosen = {k: m for k, m in sites.items() if k.name in names}
+        chosen = {k: m for k, m in sites.items() if k.name.partition(".")[0] in names}
         self._hooks = SiteHooks(chosen, self.kinds, token_dim, compiled, self._clock)
         self._sublayer_order = {
             place: i for i, place in enumerate(dict.fromkeys(k[:2] for k in sites))

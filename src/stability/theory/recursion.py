@@ -70,6 +70,9 @@ class Net:
         self.names = BLOCK_SUBLAYERS[self.model.sublayers]
         self.init: Init = _built(config.init.build, "init")
         self.activation = _activation(config.activation.build)
+        streams = self.placement(0, self.names[0]).streams
+        if len(streams) > 1:
+            raise NoTheory(f"the placement carries {len(streams)} streams")
         self.norm_kernel = _norm_kernel(config.norm_type.build, self.width)
 
     def gains(self, sublayer: str, layer: int, placement: Placement) -> dict[str, float]:
@@ -179,8 +182,11 @@ class Net:
         gradient of logit v at token i is (P - Y)_iv / counted.
         """
         sites.append(SiteCovariance(self.depth, "head", "resid_pre", self.width, x))
-        if self.placement(self.depth - 1, self.names[-1]).final_norm:
-            x = self.norm(x)
+        placement = self.placement(self.depth - 1, self.names[-1])
+        with naming_external(placement):
+            x = placement.end(x, Norms(lambda name, x: self.norm(cast(Cov, x))))
+            if not isinstance(x, Cov):
+                raise TypeError(f"its end returns {type(x).__name__}")
         top, x = x, 1.0 * x
         sites.append(SiteCovariance(self.depth, "head", "branch_in", self.width, x))
         if self.model.tie_embeddings:

@@ -145,7 +145,9 @@ def first_nonfinite(layers: Rows, kind: Kind = "act") -> pd.Series:
     if bad.empty:
         raise Unmeasured(f"every {kind} is finite")
     keys = [
-        execution_key(kind, (layer, SUBLAYER_ORDER.index(sublayer)), SITE_ORDER.index(site))
+        execution_key(
+            kind, (layer, SUBLAYER_ORDER.index(sublayer)), SITE_ORDER.index(site.partition(".")[0])
+        )
         for layer, sublayer, site in zip(bad["layer"], bad["sublayer"], bad["site"], strict=True)
     ]
     return bad.iloc[keys.index(min(keys))]

@@ -12,7 +12,7 @@ from stability.model.build import Built, model_of, parts_of
 from stability.model.gpt import GPT, Sublayer, loss_sum
 from stability.model.sublayers import Linear
 from stability.parts.batches import IGNORED
-from stability.parts.placements import norms_used
+from stability.parts.placements import ending, norms_used
 from stability.training.passes import Batch, val_batch
 
 Place = tuple[int, str]
@@ -108,8 +108,9 @@ class ProbeContext:
             for norm in norms_used(sub.placement):
                 path = f"norm.{norm}" if norm else "norm"
                 found[Key(layer, name, path)] = sub.get_submodule(path)
-        if self.model.head.norm is not None:
-            found[Key(self.model.depth, "head", "norm")] = self.model.head.norm
+        for norm in ending(self.model.head.placement)[1]:
+            path = f"norm.{norm}" if norm else "norm"
+            found[Key(self.model.depth, "head", path)] = self.model.head.get_submodule(path)
         return found
 
     def linears(self) -> dict[Key, Linear]:

@@ -54,7 +54,7 @@ def rows(context: ProbeContext) -> Iterator[Row]:
 
 def through_branch(sub: Sublayer, x_BTD: Tensor) -> Tensor:
     """Zero, with the derivative that the sublayer has through its branch."""
-    held_BTD = sub.placement(x_BTD, lambda x: sub.branch(x).detach(), sub.norm)
+    held_BTD = sub.update(x_BTD, lambda x: sub.branch(x).detach())
     return sub(x_BTD) - held_BTD
 
 
