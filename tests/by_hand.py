@@ -48,6 +48,21 @@ EQUATIONS: dict[str, Callable] = {  # from the papers: x, sublayer, norm, second
 }
 ENDS_IN_A_NORM = ("pre", "peri", "sandwich", "output_norm", "dssn", "trinity", "lns", "mix")
 ENDS_IN_A_NORM += ("depth_mup", "layerscale")
+STREAM_EQUATIONS: dict[str, tuple[Callable, Callable]] = {
+    # from the papers: (both streams, sublayer, norms by name, layer from 0), (both streams, norms)
+    "residual": (
+        lambda x, r, f, n, layer: (n("")(x + f(x)), r + f(x)),
+        lambda x, r, n: x + n("")(r),
+    ),
+    "siamese": (
+        lambda x, y, f, n, layer: (
+            n("")(x) + f(n("inner")(n("")(x) + n("y")(y))) / math.sqrt(2 * (layer + 1)),
+            y + f(n("inner")(n("")(x) + n("y")(y))),
+        ),
+        lambda x, y, n: n("")(n("x")(x) + n("y")(y)),
+    ),
+}
+STREAMS = {"residual": ("x", "r"), "siamese": ("x", "y")}
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
@@ -97,6 +112,8 @@ class ByHand:
             x = x + self.weights[Key(-1, "embed", "wpe")][: tokens_BT.shape[1]]
         x = self._site(-1, "embed", "resid_post", x)
         names = {"attn_mlp": ("attn", "mlp"), "mlp": ("mlp",), "linear": ("linear",)}
+        if placement in STREAM_EQUATIONS:
+            return self._unembed(self._streams(x, names[self.shape.sublayers]))
         for layer in range(depth):
             for sublayer in names[self.shape.sublayers]:
                 self.seen[Key(layer, sublayer, "resid_pre")] = x
@@ -111,10 +128,31 @@ class ByHand:
         self.seen[Key(depth, "head", "resid_pre")] = x
         if placement in ENDS_IN_A_NORM:
             x = self._norm(depth, "head", "norm", x)
+        return self._unembed(x)
+
+    def _unembed(self, x: Tensor) -> Tensor:
+        depth = self.config.depth
         x = self._site(depth, "head", "branch_in", x)
         tied = self.shape.tie_embeddings
         unembed = Key(-1, "embed", "wte") if tied else Key(depth, "head", "head")
         return self._site(depth, "head", "branch_out", x @ self.weights[unembed].T)
+
+    def _streams(self, x: Tensor, names: tuple[str, ...]) -> Tensor:
+        depth, placement = self.config.depth, self.config.choices["norm"]
+        (step, end), state, entering = STREAM_EQUATIONS[placement], (x, x), x
+
+        def norms(layer: int, sublayer: str) -> Callable:
+            return lambda name: lambda z: self._norm(layer, sublayer, f"norm.{name}".strip("."), z)
+
+        for layer in range(depth):
+            for at in ((layer, sublayer) for sublayer in names):
+                self.seen[Key(*at, "resid_pre")] = entering
+                state = step(*state, lambda z, at=at: self._branch(*at, z), norms(*at), layer)
+                for name, z in zip(STREAMS[placement], state, strict=True):
+                    self.seen[Key(*at, f"resid_post.{name}")] = z
+                self.seen[Key(*at, "resid_post")] = entering = torch.cat(state, dim=-1)
+        self.seen[Key(depth, "head", "resid_pre")] = entering
+        return end(*state, norms(depth, "head"))
 
     def _site(self, layer: int, sublayer: str, name: str, x: Tensor) -> Tensor:
         self.seen[Key(layer, sublayer, name)] = x = x.clone()

@@ -29,5 +29,6 @@ def calls(placement: Placement) -> list[str]:
         return x
 
     norms = Norms(lambda name, x: note(f"norm.{name}" if name else "norm", x))
-    placement(Trace(done), lambda x: note("f", x), norms)
+    streams = tuple(Trace(done) for _ in placement.streams)
+    placement(streams if len(streams) > 1 else streams[0], lambda x: note("f", x), norms)
     return done

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from by_hand import ACTIVATIONS, EQUATIONS, ByHand
+from by_hand import ACTIVATIONS, EQUATIONS, STREAM_EQUATIONS, ByHand
 from stability.config.knobs import DTYPES, Config
 from stability.config.names import Key
 from stability.model import build, gpt
@@ -40,7 +40,7 @@ def shake(model: GPT) -> GPT:
 # What it computes -------------------------------------------------------------------------------
 
 VARIANTS = [
-    *({"norm": name} for name in EQUATIONS),
+    *({"norm": name} for name in (*EQUATIONS, *STREAM_EQUATIONS)),
     *({"norm": name, "norm_type": "rmsnorm"} for name in ("pre", "peri", "deepnorm")),
     *({"activation": name, "model.mlp_ratio": 2.5} for name in ACTIVATIONS),
     {"model.position": "rope"},
@@ -71,7 +71,8 @@ def split(variant: dict) -> tuple[dict, dict]:
 
 @pytest.mark.parametrize("group", ["norm", "activation"])
 def test_every_option_has_its_equation_by_hand(group):
-    assert {"norm": EQUATIONS, "activation": ACTIVATIONS}[group].keys() == set(options(group))
+    found = {"norm": EQUATIONS | STREAM_EQUATIONS, "activation": ACTIVATIONS}[group]
+    assert found.keys() == set(options(group))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: " ".join(map(str, v.values())))

@@ -27,9 +27,11 @@ from stability.parts.placements import (
     Sandwich,
     SkipInit,
     Trinity,
+    ending,
     equation,
     norms_used,
 )
+from stability.parts.stream_placements import ResiDual, SiameseNorm
 from tiny import classes
 
 # Written from the papers, not from the code: class, equation, order of calls, norms, final norm.
@@ -39,6 +41,14 @@ CATALOGUE = [
     (NoNorm, "x + f(x)", ["f", "add"], [], False),
     (Plain, "f(x)", ["f"], [], False),
     (Peri, "x + N_out(f(N(x)))", ["norm", "f", "norm.out", "add"], ["", "out"], True),
+    (ResiDual, "x: N(x + f(x)), r: r + f(x)", ["f", "add", "norm", "add"], [""], True),
+    (
+        SiameseNorm,  # the fourth block: 1 / sqrt(2 * 4) = 0.354
+        "x: N(x) + 0.354 f(N_inner(N(x) + N_y(y))), y: y + f(N_inner(N(x) + N_y(y)))",
+        ["norm", "norm.y", "add", "norm.inner", "f", "scale", "add", "add"],
+        ["", "y", "inner"],
+        True,
+    ),
     (DeepNorm, "N(2.21 x + f(x))", ["scale", "f", "add", "norm"], [""], False),
     (Sandwich, "x + N_out(f(N(x)))", ["norm", "f", "norm.out", "add"], ["", "out"], True),
     (OutputNorm, "x + N_out(f(x))", ["f", "norm.out", "add"], ["out"], True),
@@ -153,3 +163,54 @@ def test_an_equation_must_return_what_its_operations_gave():
 
     with pytest.raises(TypeError, match="Lost returned NoneType"):
         equation(Lost(6, 0, "attn"))
+
+
+# Class, what the head reads, its norms.
+ENDINGS = [
+    (Pre, "N(x)", [""]),
+    (Post, "x", []),
+    (ResiDual, "x + N(r)", [""]),
+    (SiameseNorm, "N(N_x(x) + N_y(y))", ["x", "y", ""]),
+]
+
+
+@pytest.mark.parametrize(("cls", "text", "norms"), ENDINGS)
+def test_each_placement_ends_as_its_source_does(cls, text, norms):
+    assert ending(cls(12, 11, "mlp")) == (text, norms)
+
+
+class Two(Placement):
+    """A placement of two streams, of which each test leaves out something."""
+
+    streams = ("a", "b")
+
+    def __call__(self, state, f, norm):
+        return state
+
+
+def test_every_stream_begins_as_the_embedding():
+    assert Two(6, 0, "attn").begin("x0") == ("x0", "x0")
+    assert Pre(6, 0, "attn").begin("x0") == "x0"
+
+
+def test_several_streams_must_say_how_they_end():
+    with pytest.raises(TypeError, match="Two has several streams and no end of its own"):
+        ending(Two(6, 0, "attn"))
+
+
+def test_an_end_must_be_one_operand():
+    class Both(Two):
+        def end(self, state, norm):
+            return state
+
+    with pytest.raises(TypeError, match=r"Both\.end returned tuple"):
+        ending(Both(6, 0, "attn"))
+
+
+def test_an_equation_must_return_every_stream():
+    class One(Two):
+        def __call__(self, state, f, norm):
+            return state[0]
+
+    with pytest.raises(TypeError, match="One returned 1 streams, not 2"):
+        equation(One(6, 0, "attn"))

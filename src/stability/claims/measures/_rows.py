@@ -144,10 +144,9 @@ def first_nonfinite(layers: Rows, kind: Kind = "act") -> pd.Series:
     bad = rows[rows["nonfinite"].fillna(0) > 0]
     if bad.empty:
         raise Unmeasured(f"every {kind} is finite")
+    sites = bad["site"].str.partition(".")[0]  # resid_post.NAME is one stream of resid_post
     keys = [
-        execution_key(
-            kind, (layer, SUBLAYER_ORDER.index(sublayer)), SITE_ORDER.index(site.partition(".")[0])
-        )
-        for layer, sublayer, site in zip(bad["layer"], bad["sublayer"], bad["site"], strict=True)
+        execution_key(kind, (layer, SUBLAYER_ORDER.index(sublayer)), SITE_ORDER.index(site))
+        for layer, sublayer, site in zip(bad["layer"], bad["sublayer"], sites, strict=True)
     ]
     return bad.iloc[keys.index(min(keys))]
