@@ -1,9 +1,11 @@
 """Placements of several streams in the model: their laws at init, their rows, ways of running."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from stability.config.knobs import Config
 from stability.model import build
@@ -17,15 +19,19 @@ LONG = {"train.steps": 20, "record.every": 10, "optimizer": "sgd"}
 LINEAR = {"model.sublayers": "linear", "model.width": 256, "model.heads": 1, "model.bias": False}
 
 
+def keep(into: dict, name: str, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+    into[name] = output
+
+
 def variances(config: Config, seeds: int = 4) -> dict[str, float]:
     """Mean square of each stream after the last sublayer, of x_0 with unit variance."""
     found: dict[str, float] = {}
     for seed in range(seeds):
         config.seed = seed
         model = build.model_of(config, 512).double()
-        kept = {}
+        kept: dict[str, torch.Tensor] = {}
         for name, site in model.blocks[-1].sublayers()["linear"].streams.items():
-            site.register_forward_hook(lambda m, a, out, name=name: kept.update({name: out}))
+            site.register_forward_hook(partial(keep, kept, name))
         with torch.no_grad():
             model(torch.arange(32).reshape(4, 8))
         for name, x in kept.items():

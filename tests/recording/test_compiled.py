@@ -50,8 +50,9 @@ def both(tmp_path, changes=None, **over) -> tuple[Ran, Ran]:
             {"norm": "peri", "norm_type": "rmsnorm", "dtype": "fp64"},
         ),
         ({"model.attention": "math", "activation": "gelu_tanh"}, {}),
+        ({}, {"norm": "residual"}),
     ],
-    ids=["pre in parts", "peri with rope", "math attention"],
+    ids=["pre in parts", "peri with rope", "math attention", "two streams"],
 )
 def test_lesson_03_compiled_and_eager_rows_agree_without_a_graph_break(
     tmp_path, counters, changes, over
