@@ -45,6 +45,12 @@ def options(group: str) -> list[str]:
     return sorted(names, key=lambda name: _option(group, name).order)
 
 
+def placements_of_one_stream() -> list[str]:
+    """The options of ``norm`` that carry one stream: those that the theory covers."""
+    targets = {name: _option("norm", name).build["_target_"] for name in options("norm")}
+    return [n for n, t in targets.items() if len(instantiate.resolve(t, "norm").streams) == 1]
+
+
 def classes(group: str) -> set[type]:
     """The class of every option of a group."""
     targets = [_option(group, name).build["_target_"] for name in options(group)]

@@ -12,7 +12,7 @@ from stability.model import build
 from stability.recording.recorder import Recorder
 from stability.theory.limits import NoTheory
 from stability.theory.recursion import Net
-from tiny import make_config, run
+from tiny import make_config, options, placements_of_one_stream, run
 
 STREAMS = {"residual": ("x", "r"), "siamese": ("x", "y")}
 LONG = {"train.steps": 20, "record.every": 10, "optimizer": "sgd"}
@@ -86,3 +86,7 @@ def test_sites_of_streams_are_left_out_with_resid_post():
     model = build.model_of(make_config(norm="residual"), 64)
     recorder = Recorder(model.sites(), model.weights(), names=("branch_in",))
     assert {key.name for _, keys in recorder._hooks.expected for key in keys} == {"branch_in"}
+
+
+def test_every_placement_of_several_streams_is_tested_here():
+    assert STREAMS.keys() == set(options("norm")) - set(placements_of_one_stream())

@@ -70,7 +70,7 @@ def assert_close(config, seeds=6, within=0.08):
     assert off.empty, off.to_string()
 
 
-@pytest.mark.parametrize("norm", tiny.options("norm"))
+@pytest.mark.parametrize("norm", tiny.placements_of_one_stream())
 @pytest.mark.parametrize("init", ["gpt2", "xavier"])
 def test_every_placement_is_predicted_at_every_site(norm, init):
     assert_close(config_of(norm=norm, init=init))

@@ -61,7 +61,7 @@ def assert_close(config, seeds=5, within=0.15, scores=0.35):
     assert abs(typical - 1) < within, typical
 
 
-@pytest.mark.parametrize("norm", tiny.options("norm"))
+@pytest.mark.parametrize("norm", tiny.placements_of_one_stream())
 @pytest.mark.parametrize("causal", [True, False])
 def test_every_position_and_every_part_of_a_weight_gradient_is_predicted(norm, causal):
     assert_close(tiny.make_config(SIZE | {"model.causal": causal}, norm=norm))
