@@ -48,6 +48,21 @@ EQUATIONS: dict[str, Callable] = {  # from the papers: x, sublayer, norm, second
 }
 ENDS_IN_A_NORM = ("pre", "peri", "sandwich", "output_norm", "dssn", "trinity", "lns", "mix")
 ENDS_IN_A_NORM += ("depth_mup", "layerscale")
+STREAM_EQUATIONS: dict[str, tuple[Callable, Callable]] = {
+    # from the papers: (both streams, sublayer, norms by name, layer from 0), (both streams, norms)
+    "residual": (
+        lambda x, r, f, n, layer: (n("")(x + f(x)), r + f(x)),
+        lambda x, r, n: x + n("")(r),
+    ),
+    "siamese": (
+        lambda x, y, f, n, layer: (
+            n("")(x) + f(n("inner")(n("")(x) + n("y")(y))) / math.sqrt(2 * (layer + 1)),
+            y + f(n("inner")(n("")(x) + n("y")(y))),
+        ),
+        lambda x, y, n: n("")(n("x")(x) + n("y")(y)),
+    ),
+}
+STREAMS = {"residual": ("x", "r"), "siamese": ("x", "y")}
 
 STREAM_EQUATIONS: dict[str, tuple[Callable, Callable]] = {
     # from the papers: (both streams, sublayer, norms by name, layer from 0), (both streams, norms)

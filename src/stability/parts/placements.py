@@ -371,11 +371,11 @@ class Norms:
         return lambda x: self._call(name, x)
 
 
-def _text_norms(placement: Placement) -> Norms:
+def _text_norms(gain_of: Callable[[str], float] = lambda name: 1.0) -> Norms:
     def apply(name: str, x: object) -> Text:
         label = f"N_{name}" if name else "N"
         normed = Text(f"{label}({x.body})")  # type: ignore[attr-defined]
-        gain = placement.norm_gain(name)
+        gain = gain_of(name)
         return normed if gain == 1 else gain * normed
 
     return Norms(apply)
@@ -388,7 +388,7 @@ def _text_state(placement: Placement) -> Operand:
 
 def _text_run(placement: Placement) -> tuple[list[str], list[str]]:
     """Each stream's update as text, and the names of the norms."""
-    norms, name = _text_norms(placement), type(placement).__name__
+    norms, name = _text_norms(placement.norm_gain), type(placement).__name__
     result = placement(_text_state(placement), lambda x: Text(f"f({x.body})"), norms)
     parts = result if isinstance(result, tuple) else (result,)
     for part in parts:
@@ -421,7 +421,7 @@ def ending(placement: Placement) -> tuple[str, list[str]]:
     Raises:
         TypeError: it is not one operand.
     """
-    norms = _text_norms(placement)
+    norms = _text_norms()
     result = placement.end(_text_state(placement), norms)
     if not isinstance(result, Text):
         raise TypeError(f"{type(placement).__name__}.end returned {type(result).__name__}")
