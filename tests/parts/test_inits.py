@@ -5,17 +5,23 @@ from dataclasses import replace
 
 import pytest
 
+from stability.model.build import init_of
 from stability.parts.inits import (
     GPT2,
     RESIDUAL_ROLES,
     ROLES,
+    DepthInit,
     Init,
     Kaiming,
     LeCun,
     Normal,
+    Small,
+    Tiny,
+    Wang,
     Weight,
     Xavier,
 )
+from tiny import make_config, options
 
 D, DEPTH = 64, 6
 SHAPES = {  # role: (fan_in, fan_out) at width 64 and MLP width 256
@@ -75,6 +81,42 @@ def test_gpt2_counts_one_sublayer_a_block_where_there_is_one():
 def test_fan_based_inits_follow_their_closed_form(role, xavier, lecun, kaiming):
     found = [rule.std(weight(role)) ** -2 for rule in (Xavier(), LeCun(), Kaiming())]
     assert found == pytest.approx([xavier, lecun, kaiming])
+
+
+# std^2 by hand at d = 64, L = 6, in the third block.
+@pytest.mark.parametrize(
+    ("role", "small", "wang", "tiny", "depth_init"),
+    [
+        *((role, 1 / 160, 1 / 160, 1 / 768, 0.0004) for role in ("q", "k", "v", "mlp_gate")),
+        ("attn_out", 1 / 160, 4 / (36 * 64), 1 / 768, 0.0004 / 6),
+        ("mlp_in", 1 / 160, 1 / 160, 1 / 768, 0.0004 / 6),
+        ("mlp_out", 1 / 160, 4 / (36 * 64), 1 / 768, 0.0004 / 6),
+        ("linear", 1 / 160, 4 / (36 * 64), 1 / 768, 0.0004 / 6),
+        ("head", 1 / 160, 1 / 160, 1 / 768, 1 / 64),
+    ],
+)
+def test_inits_of_width_and_depth_follow_their_closed_form(role, small, wang, tiny, depth_init):
+    found = [rule.std(weight(role)) ** 2 for rule in (Small(), Wang(), Tiny(), DepthInit())]
+    assert found == pytest.approx([small, wang, tiny, depth_init])
+
+
+def test_depth_init_starts_at_the_first_block():
+    stds = [DepthInit().std(replace(weight("mlp_out"), layer=layer)) for layer in (0, 1, 7)]
+    assert stds == pytest.approx([0.02 / math.sqrt(2), 0.01, 0.005])
+
+
+def test_the_width_is_that_of_the_stream():
+    assert {weight(role).width for role in ROLES} == {D}
+
+
+def test_inits_that_scale_with_depth_say_so():
+    for name in options("init"):
+        rule = init_of(make_config(init=name))
+        stds = {
+            rule.std(replace(weight("mlp_out"), depth=n, sublayers=2 * n, layer=n - 1))
+            for n in (6, 24)
+        }
+        assert rule.scales_with_depth == (len(stds) > 1), name
 
 
 def test_lecun_keeps_the_variance_of_a_linear_layer():

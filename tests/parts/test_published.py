@@ -6,7 +6,8 @@ from stability.config.knobs import GROUPS
 from stability.parts.published import Published, said
 from tiny import classes
 
-PARTS = [(group, cls) for group in GROUPS if group != "model" for cls in classes(group)]
+KINDS = [group for group in GROUPS if group != "model"]
+PARTS = [(kind, cls) for kind in KINDS for cls in sorted(classes(kind), key=repr)]
 FACTS = ("source", "reported", "combine")
 
 

@@ -38,6 +38,11 @@ class Weight:
     sublayers: int
     """Branches that write to the residual stream: 2L for attention and MLP, L with one a block."""
 
+    @property
+    def width(self) -> int:
+        """Features d of the stream that it reads, or that it writes to."""
+        return self.fan_out if self.role in RESIDUAL_ROLES else self.fan_in
+
     @classmethod
     def of(cls, role: str, fans: tuple[int, int], layer: int, depth: int, per_block: int) -> Self:
         """The weight of a net of ``depth`` blocks of ``per_block`` sublayers each.
@@ -139,3 +144,56 @@ class Kaiming(Init):
 
     def std(self, w: Weight) -> float:
         return math.sqrt(2 / w.fan_in)
+
+
+class Small(Init):
+    """std = sqrt(2 / (5 d)), d the width of the stream."""
+
+    source = "arXiv:1910.05895"
+    reported = "translation of low-resource pairs: Pre-LN trains at larger learning rates"
+
+    def std(self, w: Weight) -> float:
+        return math.sqrt(2 / (5 * w.width))
+
+
+class Wang(Small):
+    """std = sqrt(2 / (5 d)), and 2 / (L sqrt(d)) for residual projections."""
+
+    source = "GPT-J and GPT-NeoX-20B (arXiv:2204.06745)"
+    combine = "not with a placement that divides by the depth itself"
+    scales_with_depth = True
+
+    def std(self, w: Weight) -> float:
+        return 2 / (w.depth * math.sqrt(w.width)) if w.role in RESIDUAL_ROLES else super().std(w)
+
+
+class Tiny(Init):
+    """std = sqrt(1 / (2 d L)) for every matrix."""
+
+    source = "arXiv:2504.07866 (Pangu Ultra)"
+    reported = "135B parameters and 94 layers, with norm=dssn: no spike in 13.2T tokens"
+    combine = "init.embed_std=0.5, in its source; norm=dssn"
+    scales_with_depth = True
+
+    def std(self, w: Weight) -> float:
+        return math.sqrt(1 / (2 * w.width * w.depth))
+
+
+class DepthInit(Init):
+    """std = 0.02; 0.02 / sqrt(2 l) for W_O, W_1 and W_2 of block l = 1 .. L; the head 1 / sqrt(d).
+
+    A port's choice for Llama 3, whose authors do not state theirs. The port truncates the draws and
+    leaves the gate of a gated MLP at 0.02.
+    """
+
+    source = "torchtitan, its Llama 3"
+    combine = (
+        "init.embed_std=1, in its source; not with a placement that divides by the depth itself"
+    )
+    scales_with_depth = True
+    roles = ("attn_out", "mlp_in", "mlp_out", "linear")
+
+    def std(self, w: Weight) -> float:
+        if w.role == "head":
+            return 1 / math.sqrt(w.width)
+        return 0.02 / math.sqrt(2 * (w.layer + 1)) if w.role in self.roles else 0.02

@@ -52,7 +52,8 @@ class Placement(Published, ABC):
     its own; else there is one number for the sublayer."""
 
     scales_with_depth = False
-    """Whether the equation itself makes branches smaller the more of them there are."""
+    """Whether the equation makes branches smaller with depth, beside what the init does. False where
+    a norm of the branch's output undoes the init's std."""
 
     streams: ClassVar[tuple[str, ...]] = ("x",)
     """Names of the streams. With more than one, the state of the equation is a tuple of them."""
@@ -174,7 +175,6 @@ class Sandwich(Peri):
 
     source = "arXiv:2105.13290 (CogView)"
     reported = "4B parameters in fp16: trains where Pre-LN overflows"
-    scales_with_depth = True
 
     def init_gain(self, role: str) -> float:
         return (2 * self.depth) ** -0.5 if role in RESIDUAL_ROLES else 1.0
@@ -205,7 +205,6 @@ class DepthScaledSandwich(Peri):
     source = "arXiv:2504.07866 (Pangu Ultra)"
     reported = "94 layers, 1.6B parameters: no spikes, where a plain sandwich still has them"
     combine = "init=tiny, in its source"
-    scales_with_depth = True
 
     def __init__(
         self, depth: int, layer: int, sublayer: str, attn: float = 0.283, mlp: float = 0.432
@@ -260,7 +259,6 @@ class Keel(Placement):
     """N'(alpha x + f(N(x))), alpha = 2L."""
 
     source = "arXiv:2601.19895"
-    scales_with_depth = True
 
     def __init__(self, depth: int, layer: int, sublayer: str) -> None:
         super().__init__(depth, layer, sublayer)
