@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -22,20 +23,40 @@ def model_of(changes=None, vocab=VOCAB, **over) -> GPT:
 WIDE, DEEP = 256, 2
 
 
-# The std of each rule, written from its source: writes to the stream or not, fans, sublayers.
-CLOSED_FORMS: dict[str, Callable[[bool, int, int, int], float]] = {
-    "normal": lambda residual, fan_in, fan_out, sublayers: 0.05,
-    "gpt2": lambda residual, fan_in, fan_out, sublayers: (
-        0.02 / math.sqrt(sublayers) if residual else 0.02
+class Matrix(NamedTuple):
+    """What a closed form may depend on."""
+
+    role: str
+    fan_in: int
+    fan_out: int
+    layer: int
+    depth: int
+    sublayers: int
+
+    @property
+    def residual(self) -> bool:
+        """Whether it writes to the stream."""
+        return self.role in ("attn_out", "mlp_out", "linear")
+
+
+# The std of each rule, written from its source.
+CLOSED_FORMS: dict[str, Callable[[Matrix], float]] = {
+    "normal": lambda m: 0.05,
+    "gpt2": lambda m: 0.02 / math.sqrt(m.sublayers) if m.residual else 0.02,
+    "xavier": lambda m: math.sqrt(2 / (m.fan_in + m.fan_out)),
+    "lecun": lambda m: math.sqrt(1 / m.fan_in),
+    "kaiming": lambda m: math.sqrt(2 / m.fan_in),
+    "small": lambda m: math.sqrt(2 / (5 * WIDE)),
+    "wang": lambda m: 2 / m.depth / math.sqrt(WIDE) if m.residual else math.sqrt(2 / (5 * WIDE)),
+    "tiny": lambda m: math.sqrt(1 / (2 * WIDE * m.depth)),
+    "depth_init": lambda m: (
+        1 / math.sqrt(WIDE)
+        if m.role == "head"
+        else 0.02 / math.sqrt(2 * (m.layer + 1))
+        if m.residual or m.role == "mlp_in"
+        else 0.02
     ),
-    "xavier": lambda residual, fan_in, fan_out, sublayers: math.sqrt(2 / (fan_in + fan_out)),
-    "lecun": lambda residual, fan_in, fan_out, sublayers: math.sqrt(1 / fan_in),
-    "kaiming": lambda residual, fan_in, fan_out, sublayers: math.sqrt(2 / fan_in),
 }
-
-
-def closed_form(init: str, role: str, fan_in: int, fan_out: int, sublayers: int) -> float:
-    return CLOSED_FORMS[init](role in ("attn_out", "mlp_out", "linear"), fan_in, fan_out, sublayers)
 
 
 def test_every_init_has_its_closed_form_here():
@@ -77,9 +98,10 @@ def test_lesson_02_every_matrix_has_the_std_of_its_closed_form_q_k_and_v_apart(i
             if sublayer == "embed":
                 wanted = 0.02
             elif sublayer == "head":
-                wanted = closed_form(init, "head", WIDE, 300, 2 * DEEP)
+                wanted = CLOSED_FORMS[init](Matrix("head", WIDE, 300, DEEP, DEEP, 2 * DEEP))
             else:
-                wanted = closed_form(init, name, *fans[name], 2 * DEEP) * gain(norm, name, DEEP)
+                matrix = Matrix(name, *fans[name], layer, DEEP, 2 * DEEP)
+                wanted = CLOSED_FORMS[init](matrix) * gain(norm, name, DEEP)
             spread = 5 * wanted / math.sqrt(2 * p.numel())  # five standard errors of a std
             assert p.std().item() == pytest.approx(wanted, abs=spread), (layer, name)
             assert p.mean().item() == pytest.approx(0, abs=5 * wanted / math.sqrt(p.numel()))
@@ -88,10 +110,10 @@ def test_lesson_02_every_matrix_has_the_std_of_its_closed_form_q_k_and_v_apart(i
 
 
 def test_the_linear_branch_has_its_closed_form_and_counts_one_sublayer_a_block():
-    for init in ("gpt2", "xavier", "lecun", "kaiming"):
+    for init in CLOSED_FORMS.keys() - {"normal"}:
         changes = {"model.sublayers": "linear", "model.width": WIDE}
         w = model_of(changes, init=init, depth=3).weights()[Key(1, "linear", "linear")]
-        wanted = closed_form(init, "linear", WIDE, WIDE, sublayers=3)
+        wanted = CLOSED_FORMS[init](Matrix("linear", WIDE, WIDE, 1, 3, 3))
         assert w.std().item() == pytest.approx(wanted, rel=5 / math.sqrt(2 * w.numel()))
 
 

@@ -112,10 +112,8 @@ def test_the_width_is_that_of_the_stream():
 def test_inits_that_scale_with_depth_say_so():
     for name in options("init"):
         rule = init_of(make_config(init=name))
-        stds = {
-            rule.std(replace(weight("mlp_out"), depth=n, sublayers=2 * n, layer=n - 1))
-            for n in (6, 24)
-        }
+        last = [replace(weight("mlp_out"), depth=n, sublayers=2 * n, layer=n - 1) for n in (6, 24)]
+        stds = set(map(rule.std, last))
         assert rule.scales_with_depth == (len(stds) > 1), name
 
 

@@ -187,9 +187,7 @@ class DepthInit(Init):
     """
 
     source = "torchtitan, its Llama 3"
-    combine = (
-        "init.embed_std=1, in its source; not with a placement that divides by the depth itself"
-    )
+    combine = "init.embed_std=1; not with a placement that divides by the depth itself"
     scales_with_depth = True
     roles = ("attn_out", "mlp_in", "mlp_out", "linear")
 

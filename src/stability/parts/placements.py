@@ -52,8 +52,10 @@ class Placement(Published, ABC):
     its own; else there is one number for the sublayer."""
 
     scales_with_depth = False
-    """Whether the equation makes branches smaller with depth, beside what the init does. False where
-    a norm of the branch's output undoes the init's std."""
+    """Whether the equation makes branches smaller with depth, beside what the init does.
+
+    False where a norm of the branch's output undoes the init's std.
+    """
 
     streams: ClassVar[tuple[str, ...]] = ("x",)
     """Names of the streams. With more than one, the state of the equation is a tuple of them."""

@@ -16,6 +16,7 @@ from stability.results.schema import LEARNED_MARGIN, LOG_FILE, RUN_FILE
 from stability.results.score_resolution import ROUNDING, UNRESOLVED
 from stability.results.statistics import SUBNORMAL
 from stability.sweep import resume
+from stability.sweep.cautions import cautions
 from stability.sweep.grid import Cell
 from stability.sweep.pool import RunEnd
 from stability.sweep.progress import coloured
@@ -59,6 +60,8 @@ def announce(cells: Sequence[Cell], waiting: Sequence[Cell], console: Console) -
     if started:
         parts.append(f"{len(started)} to continue ({started.count('failed')} had failed)")
     console.print(f"{cells[0].folder.parent}: {', '.join(parts)}", highlight=False)
+    for caution in cautions(cell.config for cell in waiting):
+        console.print(f"  warning: {caution}", style="yellow", highlight=False)
 
 
 def conclude(
