@@ -1,5 +1,7 @@
 """What an update rule gives torch: which parameters decay, with which constants, in what order."""
 
+import math
+
 import pytest
 import torch
 
@@ -63,3 +65,15 @@ def test_eps_is_not_negative():
     assert Adam([0.0, 0.0], 0.0).eps == 0.0
     with pytest.raises(RefusedArgument, match="eps must be >= 0"):
         Adam([0.9, 0.9], -1e-9)
+
+
+def test_the_direction_of_adam_is_its_unbiased_moments_over_root_and_eps():
+    """After three gradients 1, -2, 3 of one number, by hand."""
+    betas, eps, m, v = (0.8, 0.9), 1e-3, 0.0, 0.0
+    for gradient in (1.0, -2.0, 3.0):
+        m = betas[0] * m + (1 - betas[0]) * gradient
+        v = betas[1] * v + (1 - betas[1]) * gradient**2
+    wanted = m / (1 - 0.8**3) / (math.sqrt(v / (1 - 0.9**3)) + eps)
+    state = {"step": 3.0, "exp_avg": m, "exp_avg_sq": v}
+    found = Adam([*betas], eps).direction({k: torch.tensor(x).double() for k, x in state.items()})
+    assert float(found) == pytest.approx(wanted, rel=1e-6)
