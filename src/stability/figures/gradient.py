@@ -80,8 +80,8 @@ def _rounding_errors(rows: SweepRows) -> list[str]:
         *_of_scores(
             rows,
             shown[is_unresolved(shown) & ~lost],
-            "fp32 (of an fp64 run: fp64) does not resolve the scores, and the gradient is right in "
-            "its order of magnitude at best",
+            "their format does not resolve the scores, and the gradient is right in its order of "
+            "magnitude at best",
         ),
     ]
 
