@@ -54,7 +54,7 @@ def test_a_model_sets_a_depth_and_a_shape_and_says_what_it_is_for(path):
 def page(path: Path) -> Path:
     """The page of an experiment; the same question on another model shares its page."""
     stem = path.stem
-    for another in ("_gpu", "_linear_branch", "_math", "_plain"):
+    for another in ("_gpu", "_linear_branch", "_math", "_plain", "_few_samples", "_text"):
         stem = stem.removesuffix(another)
     return path.with_name(stem + ".md")
 

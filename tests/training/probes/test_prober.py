@@ -88,13 +88,16 @@ VARIANTS = [
 ]
 
 
+WITHOUT_NORM = ("none", "plain", "rezero", "skipinit")
+
+
 @pytest.mark.parametrize("over", VARIANTS, ids=str)
 def test_every_option_can_be_probed(over):
     changes = {k: v for k, v in over.items() if "." in k}
     probed = Probed(ALL, changes, **{k: v for k, v in over.items() if "." not in k})
     assert np.isfinite(probed.rows["value"]).all()
     assert set(probed.rows["probe"]) == set(ALL) - (
-        NORMED if over.get("norm") in ("none", "plain") else set()
+        NORMED if over.get("norm") in WITHOUT_NORM else set()
     )
     wide = torch.float64 if over.get("dtype") == "fp64" else torch.float32
     assert {p.dtype for p in probed.prober.context.model.parameters()} == {wide}
