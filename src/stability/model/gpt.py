@@ -68,7 +68,7 @@ class Sublayer(nn.Module):
     def __init__(self, branch: nn.Module, placement: Placement, parts: Parts) -> None:
         super().__init__()
         self.placement = placement
-        self.starts = {name: float(getattr(placement, name)) for name in placement.learned}
+        self.starts = {name: float(getattr(placement, name)) for name in placement.trained}
         """Where each trained factor of the placement starts."""
         self.norm = owned_norms(norms_used(placement), parts.norm)
         self.branch_in = Site()
@@ -77,7 +77,7 @@ class Sublayer(nn.Module):
         names = placement.streams
         self.streams = nn.ModuleDict({name: Site() for name in names[len(names) == 1 :]})
         self.resid_post = Site()
-        for name, per_feature in placement.learned.items():
+        for name, per_feature in placement.trained.items():
             factor = nn.Parameter(torch.empty(parts.width if per_feature else 1))
             self.register_parameter(name, factor)
             setattr(placement, name, factor)  # the equation multiplies by it

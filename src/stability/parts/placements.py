@@ -8,7 +8,7 @@ tests).
 Which norms a block must own is read off the equation itself: ``norm(...)`` asks for ``norm``,
 ``norm.out(...)`` for a second one named ``norm.out``.
 
-A factor that is trained is an attribute that `Placement.learned` names: a number on covariances and
+A factor that is trained is an attribute that `Placement.trained` names: a number on covariances and
 in the text, a parameter in the model.
 
 A placement may carry several streams: it names them in ``streams``, and its equation takes and
@@ -47,7 +47,7 @@ class Placement(Published, ABC):
     final_norm = False
     """Whether the stack ends in a norm before the head."""
 
-    learned: ClassVar[Mapping[str, bool]] = {}
+    trained: ClassVar[Mapping[str, bool]] = {}
     """Attributes that are trained, from the value they are made with -> whether each feature has
     its own; else there is one number for the sublayer."""
 
@@ -288,7 +288,7 @@ class ReZero(Placement):
 
     source = "arXiv:2003.04887"
     reported = "enwiki8: 12 layers train 56% faster than Post-LN; 120 layers train"
-    learned: ClassVar[Mapping[str, bool]] = {"a": False}
+    trained: ClassVar[Mapping[str, bool]] = {"a": False}
 
     def __init__(self, depth: int, layer: int, sublayer: str) -> None:
         super().__init__(depth, layer, sublayer)
@@ -320,7 +320,7 @@ class LayerScale(Placement):
     reported = "ImageNet: vision transformers of 36 and 48 layers train and gain accuracy"
     final_norm = True
     scales_with_depth = True
-    learned: ClassVar[Mapping[str, bool]] = {"a": True}
+    trained: ClassVar[Mapping[str, bool]] = {"a": True}
 
     def __init__(self, depth: int, layer: int, sublayer: str) -> None:
         super().__init__(depth, layer, sublayer)
