@@ -222,6 +222,7 @@ UNKNOWN = {
     "--width 4": "3.25, 5.5, 6.75",
     "--at x": "invalid int value: 'x'",
     "--no": "--no: no such option",
+    "--watch 0": "'0' must be a whole number of seconds",
     "--figures variance loss": "loss: several names are one word: A,B",
 }
 
@@ -266,3 +267,46 @@ def test_a_sweep_of_one_is_one_run_in_which_nothing_varies(
     write_run(tmp_path / "sweep", {"norm": "pre"}, steps=1)
     assert main([str(tmp_path / "sweep"), "--figures", "variance"]) == 0
     assert f"{tmp_path / 'sweep'}: 1 run\n" in capsys.readouterr().out
+
+
+def test_it_draws_again_when_runs_have_gone_on_until_ctrl_c(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four looks: a first one, nothing new, a new run, Ctrl-C."""
+    looks: list[int] = []
+
+    def sleep(seconds: int) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            write_run(sweep, {"norm": "peri"}, steps=1)
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("stability.plot.time.sleep", sleep)
+    words = [str(sweep), "--figures", "variance", "--format", "png", "--no-theory", "--watch", "7"]
+    assert main(words) == 130
+    assert looks == [7] * 4
+    printed = capsys.readouterr().out
+    assert printed.count("all in a page") == 2
+    assert ": 4 runs" in printed and ": 5 runs" in printed
+    page = (sweep / "figures" / "index.html").read_text()
+    assert '<meta http-equiv="refresh" content="7">' in page
+
+
+def test_a_folder_without_runs_is_watched_until_it_has_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[int] = []
+
+    def sleep(seconds: int) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        write_run(tmp_path / "s", {"norm": "pre"}, steps=1)
+
+    monkeypatch.setattr("stability.plot.time.sleep", sleep)
+    words = ["--figures", "variance", "--format", "png", "--no-theory", "--watch", "1"]
+    assert main([str(tmp_path), *words]) == 130
+    said = capsys.readouterr()
+    assert "holds no run" in said.err or "no run" in said.err
+    assert (tmp_path / "s" / "figures" / "variance.png").exists()

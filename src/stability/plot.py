@@ -7,6 +7,7 @@ second: needs neither torch nor hydra.
 import argparse
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
+from typing import NoReturn, get_args
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -32,7 +33,7 @@ from stability.results.atomic import Unreadable
 from stability.results.frames import Where, load, sweep_rows
 from stability.results.index import sweeps
 from stability.results.runs_chosen import only
-from stability.results.schema import FIGURES_FOLDER, THEORY_FOLDER
+from stability.results.schema import FIGURES_FOLDER, RUN_FILE, RUNS_FILE, THEORY_FOLDER
 from stability.results.stream import stacks_apart
 from stability.results.sweep_rows import SweepRows
 from stability.theory.run_theory import SweepTheory, theory_of_sweep
@@ -40,6 +41,7 @@ from stability.web import sweep_page
 from stability.web.sweep_page import PageFigure
 
 FORMATS = ("pdf", "png", "svg")
+MAX_SECONDS = 86_400
 
 
 @shell.quiet_exit
@@ -53,7 +55,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.x, args.own_colours, args.style, args.font, _words(args.weights), _words(args.panels)
     )
     with seen(chosen):
+        if args.watch:
+            return _watch(args, command, console)
         return _draw_all(args, command, console)
+
+
+def _watch(args: argparse.Namespace, command: str, console: Console) -> NoReturn:
+    """Draw whenever runs have written something, until Ctrl-C; the page reloads itself."""
+    drawn = None
+    while True:
+        if (now := _written(args.path)) != drawn:
+            _draw_all(args, command, console)
+            drawn = now
+        time.sleep(args.watch)
+
+
+def _written(path: Path) -> tuple[int, int]:
+    """How many files the runs below a path have, and when the last one was written."""
+    times = []
+    for name in (RUN_FILE, "*.parquet"):
+        for file in path.rglob(name):
+            with suppress(OSError):  # it was replaced in this moment
+                if file.name != RUNS_FILE and FIGURES_FOLDER not in file.parts:
+                    times.append(file.stat().st_mtime_ns)
+    return len(times), max(times, default=0)
 
 
 def _draw_all(args: argparse.Namespace, command: str, console: Console) -> int:
@@ -103,6 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n".join(["figures:", *map(_described, figures.modules().items())])
     parser.add_argument("--figures", metavar="A,B", help="which of those below (default: all)")
+    parser.add_argument(
+        "--watch", type=_seconds, default=0, metavar="SECONDS",
+        help="draw again when runs have gone on, and let index.html reload itself; ends by Ctrl-C",
+    )  # fmt: skip
     parser.add_argument(
         "--format",
         default="pdf,png",
@@ -168,6 +197,13 @@ def _described(figure: tuple[str, ModuleType]) -> str:
     return f"  {name:18} {(module.__doc__ or '').splitlines()[0]}"
 
 
+def _seconds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_SECONDS:
+        legal = f"must be a whole number of seconds, 1 to {MAX_SECONDS:,}"
+        raise argparse.ArgumentTypeError(f"{text!r} {legal}")
+    return int(text)
+
+
 def _formats(text: str) -> list[str]:
     chosen = text.split(",")
     if wrong := [f for f in chosen if f not in FORMATS]:
@@ -218,7 +254,7 @@ class SweepPlotter:
                 drawn.append(PageFigure.of(module, figure, facts, files))
                 console.print(f"  {name:16} {self.out / name}.{self.args.format[-1]}", markup=False)
         if drawn:
-            page = sweep_page.write(self.path, self.runs, drawn, self.out)
+            page = sweep_page.write(self.path, self.runs, drawn, self.out, self.args.watch)
             console.print(f"  {'all in a page':16} {page}", markup=False)
         return len(drawn)
 
