@@ -53,7 +53,7 @@ def test_help_into_a_closed_pipe_is_no_error(name, unbuffered):
 def test_every_command_says_our_version(name):
     command = [sys.executable, "-m", f"stability.{name}", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"stability {version('stability')}\n"
+    assert done.stdout == f"stability {version(shell.DISTRIBUTION)}\n"
 
 
 def test_a_list_into_a_closed_pipe_is_no_error():
